@@ -1,13 +1,17 @@
 """What a user of the engine gets back.
 
 Mirrors `vllm/outputs.py`, `vllm/logprobs.py` and, for a request's numbers, `vllm/v1/metrics/stats.py`.
-Left out: pooling outputs, routed experts, the flat form of logprobs. What belongs to LoRA and to
-encoders is there and None, because scripts print it.
+Left out: pooling outputs, routed experts, the flat form of logprobs. What belongs to encoders is
+there and None, because scripts print it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ class CompletionOutput:
 
     @property
     def lora_request(self) -> None:
-        """Not told here: the caller knows what it asked for."""
+        """Not told here, as upstream: `RequestOutput` has it."""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,7 @@ class RequestOutput:
             first output token.
         metrics: the request's numbers, the last child's where `n > 1`; None unless the engine
             counts (`disable_log_stats=False`).
+        lora_request: its adapter, without the weights.
     """
 
     request_id: str
@@ -105,10 +110,7 @@ class RequestOutput:
     finished: bool = False
     num_cached_tokens: int | None = None
     metrics: RequestStateStats | None = None
-
-    @property
-    def lora_request(self) -> None:
-        """Not told here: the caller knows what it asked for."""
+    lora_request: LoRARequest | None = None
 
     @property
     def encoder_prompt(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from course.cite.correspondence_attention import ATTENTION
 from course.cite.correspondence_blocks import BLOCKS
 from course.cite.correspondence_cudagraph import CUDAGRAPH
+from course.cite.correspondence_lora import LORA
 from course.cite.correspondence_moe import MOE
 from course.cite.correspondence_parallel import PARALLEL
 from course.cite.correspondence_quantization import QUANTIZATION
@@ -365,5 +366,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING | PARALLEL
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING | PARALLEL | LORA
 # fmt: on

@@ -28,6 +28,8 @@ import mini_vllm.core.kv_cache_utils as m_utils
 import mini_vllm.core.request as m_request
 from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
+from mini_vllm.lora.lora_model import LoRAModel
+from mini_vllm.lora.request import LoadedLoRARequest
 
 # -- block hashes -----------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class Request(m_request.Request):
 
     client_index = 0
     resumable = has_encoder_inputs = use_structured_output = False
-    lora_request = pooling_params = prompt_embeds = None
+    pooling_params = prompt_embeds = None
 
     def __init__(
         self,
@@ -108,7 +110,6 @@ class Request(m_request.Request):
     ) -> None:
         refuse(
             multi__modal_inputs=mm_features,
-            LoRA=lora_request,
             pooling=pooling_params,
             prompt_embeddings=prompt_embeds is not None,
             streaming_input=resumable,
@@ -125,7 +126,25 @@ class Request(m_request.Request):
             cache_salt,
             None if block_hasher is None else block_hasher.block_size,
             block_hasher,
+            lora_request=lora_request,
         )
+
+    @property
+    def lora_request(self) -> Any:
+        return self._lora_request
+
+    @lora_request.setter
+    def lora_request(self, lora_request: Any) -> None:
+        """Takes vLLM's, too: an adapter whose weights no test of these looks at."""
+        if lora_request is not None and not isinstance(lora_request, LoadedLoRARequest):
+            name, number, path = (
+                lora_request.lora_name,
+                lora_request.lora_int_id,
+                lora_request.lora_path,
+            )
+            model = LoRAModel(1, {}, name.encode())
+            lora_request = LoadedLoRARequest(name, number, path, model=model)
+        self._lora_request = lora_request
 
     @property
     def structured_output_request(self) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
 from mini_vllm.core.request import EngineCoreRequest
@@ -45,6 +45,8 @@ __all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "EngineStats"]
 
 if TYPE_CHECKING:
     from mini_vllm.lora.request import LoRARequest
+
+T = TypeVar("T")
 
 
 class AsyncLLM:
@@ -190,18 +192,46 @@ class AsyncLLM:
         Raises EngineDeadError if the engine takes no commands any more.
         Source: `vllm/v1/engine/async_llm.py:921 AsyncLLM.reset_prefix_cache`.
         """
-        loop = self._bind_loop()
-        told: asyncio.Future[bool] = loop.create_future()
+        return await self._ask(
+            partial(self.engine.reset_prefix_cache, reset_running_requests, reset_connector)
+        )
 
-        def tell(result: bool) -> None:
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter, in a thread of its own while steps go on, and bring it into a slot between two
+        steps. True, as upstream, where the core reads it and no step runs meanwhile.
+
+        Raises TypeError or ValueError for one that is not usable, EngineDeadError if the engine takes no
+        commands any more.
+        Source: `vllm/v1/engine/async_llm.py:948 AsyncLLM.add_lora`.
+        """
+        loop = self._bind_loop()
+        load = self.engine.input_processor.load_lora
+        loaded = await loop.run_in_executor(None, load, lora_request)
+        await self._ask(partial(self.engine.core_client.add_lora, loaded))
+        return True
+
+    async def list_loras(self) -> set[int]:
+        """The ids of the adapters in memory (`vllm/v1/engine/async_llm.py:956 AsyncLLM.list_loras`)."""
+        return await self._ask(self.engine.list_loras)
+
+    def add_lora_soon(self, lora_request: LoRARequest) -> None:
+        """The same before any loop runs: read now, in a slot before the first step. Not in vLLM."""
+        loaded = self.engine.input_processor.load_lora(lora_request)
+        self._thread.send(partial(self.engine.core_client.add_lora, loaded))
+
+    async def _ask(self, call: Callable[[], T]) -> T:
+        """What `call` gives, made by the engine's thread between two steps."""
+        loop = self._bind_loop()
+        told: asyncio.Future[T] = loop.create_future()
+
+        def tell(result: T) -> None:
             if not told.done():
                 told.set_result(result)
 
-        def reset() -> None:
-            done = self.engine.reset_prefix_cache(reset_running_requests, reset_connector)
-            loop.call_soon_threadsafe(tell, done)
+        def run() -> None:
+            loop.call_soon_threadsafe(tell, call())
 
-        if not self._thread.send(reset):
+        if not self._thread.send(run):
             raise self.dead_error
         return await told
 

@@ -144,7 +144,7 @@ def make_model_runner(
 
         assert isinstance(model, LlamaForCausalLM), "`resolve_config` takes no other"
         lora = LoRAComponent(model, config)
-        model = lora.model
+        model, make_forward = lora.model, lora.wrap(make_forward)
     sampler = make_sampler(parts, config)
     return ModelRunner(model, config, sampler, make_forward, make_speculation, lora)
 

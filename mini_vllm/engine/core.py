@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.request import EngineCoreRequest, Request, RequestStatus
@@ -23,6 +23,7 @@ from mini_vllm.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
     from mini_vllm.engine.batch_queue import BatchQueue
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 
 class EngineDeadError(RuntimeError):
@@ -148,6 +149,22 @@ class EngineCore:
         else:
             done = self.kv_cache_manager.reset_prefix_cache()
         return done and not reset_connector
+
+    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
+        """Have the worker take an adapter in, between two steps
+        (`vllm/v1/engine/core.py:763 EngineCore.add_lora`)."""
+        self._ask_worker("add_lora", lora_request)
+
+    def list_loras(self) -> set[int]:
+        """The ids of the adapters in memory (`vllm/v1/engine/core.py:769 EngineCore.list_loras`)."""
+        ids: set[int] = self._ask_worker("list_loras")
+        return ids
+
+    def _ask_worker(self, method: str, *args: Any) -> Any:
+        """Where steps are carried out by a thread, behind those that it has been given."""
+        if self.batch_queue is None:
+            return self.model_executor.collective_rpc(method, args, single_value=True)
+        return self.model_executor.collective_rpc(method, args, True, True).result()
 
     def step(self) -> list[EngineCoreOutput]:
         """Schedule, execute, update.

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.core.sched.output import EngineCoreOutput
 from mini_vllm.engine.core import EngineCore
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 
 class EngineCoreClient(ABC):
@@ -52,6 +55,15 @@ class EngineCoreClient(ABC):
     ) -> bool:
         """As `EngineCore.reset_prefix_cache`."""
 
+    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
+        """As `EngineCore.add_lora`. Adapters cross no border between processes: `config/lora.py` refuses
+        what would need that."""
+        raise AssertionError("several engines have no adapters")
+
+    def list_loras(self) -> set[int]:
+        """As `EngineCore.list_loras`."""
+        return set()
+
 
 class InprocClient(EngineCoreClient):
     """The core in this process, which steps when it is asked for outputs
@@ -79,3 +91,9 @@ class InprocClient(EngineCoreClient):
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         return self.engine_core.reset_prefix_cache(reset_running_requests, reset_connector)
+
+    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
+        self.engine_core.add_lora(lora_request)
+
+    def list_loras(self) -> set[int]:
+        return self.engine_core.list_loras()

@@ -113,14 +113,12 @@ class InputProcessor:
             arrival_time,
             priority,
             processed.cache_salt,
-            self._load_lora(lora_request),
+            None if lora_request is None else self.load_lora(lora_request),
         )
 
-    def _load_lora(self, lora_request: LoRARequest | None) -> LoadedLoRARequest | None:
-        """The request's adapter, read if it is not in memory
-        (`vllm/v1/engine/input_processor.py:138 InputProcessor._validate_lora`)."""
-        if lora_request is None:
-            return None
+    def load_lora(self, lora_request: LoRARequest) -> LoadedLoRARequest:
+        """An adapter, read if it is not in memory. Raises TypeError or ValueError.
+        Source: `vllm/v1/engine/input_processor.py:138 InputProcessor._validate_lora`."""
         if self.loras is None:
             raise ValueError(
                 f"lora_request {shorten_repr(lora_request)} is given, and LoRA is not enabled: start the "

@@ -209,6 +209,7 @@ class LLMEngine:
                 self.tokenizer,
                 parent,
                 index,
+                core_request.lora_request,
             )
             if self.metrics is not None:
                 state.stats = self.metrics.add_request(
@@ -281,6 +282,19 @@ class LLMEngine:
         """As `EngineCore.reset_prefix_cache`
         (`vllm/v1/engine/llm_engine.py:337 LLMEngine.reset_prefix_cache`)."""
         return self.core_client.reset_prefix_cache(reset_running_requests, reset_connector)
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter and bring it into a slot ahead of its first request. True, as upstream.
+
+        Raises TypeError or ValueError, and has then changed nothing: an adapter that is not usable.
+        Source: `vllm/v1/engine/llm_engine.py:394 LLMEngine.add_lora`.
+        """
+        self.core_client.add_lora(self.input_processor.load_lora(lora_request))
+        return True
+
+    def list_loras(self) -> set[int]:
+        """The ids of the adapters in memory (`vllm/v1/engine/llm_engine.py:402 LLMEngine.list_loras`)."""
+        return self.core_client.list_loras()
 
     def stream(
         self, prompt: PromptType, params: SamplingParams, request_id: str = "0"

@@ -19,6 +19,7 @@ from mini_vllm.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from mini_vllm.engine.logprobs import LogprobsProcessor
     from mini_vllm.engine.parallel_sampling import ParentRequest
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 
 class RequestState:
@@ -33,6 +34,7 @@ class RequestState:
         tokenizer: Tokenizer | None,
         parent: ParentRequest | None = None,
         index: int = 0,
+        lora_request: LoadedLoRARequest | None = None,
     ) -> None:
         if not params.detokenize:
             tokenizer = None
@@ -42,6 +44,7 @@ class RequestState:
         self.output_kind = params.output_kind
         self.parent = parent
         self.index = index
+        self.lora_request = None if lora_request is None else lora_request.without_weights()
         self.detokenizer = IncrementalDetokenizer(tokenizer, params, prompt_token_ids)
         self.logprobs_processor = make_logprobs_processor(tokenizer, params)
         self.num_cached_tokens: int | None = None
@@ -105,6 +108,7 @@ class RequestState:
             finished=finished,
             num_cached_tokens=self.num_cached_tokens,
             metrics=self.stats,
+            lora_request=self.lora_request,
         )
 
 

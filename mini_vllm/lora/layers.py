@@ -9,7 +9,7 @@ shape.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from mini_vllm.lora.lora_model import LoRAModel, Shapes
 
 AddLoRA = Callable[..., None]
+WITH_EMBEDDING_MODULES = ("LlamaForCausalLM", "MistralForCausalLM")
+"""Whose embedding and head may be adapted, too
+(`vllm/model_executor/models/llama.py:510 in LlamaForCausalLM`). Upstream a few more are; those that are here
+have no head of their own when they are tied."""
 
 
 class LinearWithLoRA:
@@ -33,12 +37,18 @@ class LinearWithLoRA:
         base_layer: as it was; its weights may be quantized, the adapters' never are.
         mapping: the step's.
         add_lora: one of the forms in `ops.py`.
+        names: of its projections, where adapters call them otherwise than the checkpoint.
     """
 
     def __init__(
-        self, base_layer: Linear, mapping: LoRAMapping, add_lora: AddLoRA = add_lora_grouped
+        self,
+        base_layer: Linear,
+        mapping: LoRAMapping,
+        add_lora: AddLoRA = add_lora_grouped,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.base_layer = base_layer
+        self.names = base_layer.names if names is None else names
         self.mapping = mapping
         self.add_lora = add_lora
         self.slots: dict[int, list[Piece]] = {}
@@ -48,7 +58,7 @@ class LinearWithLoRA:
         (`vllm/lora/layers/base_linear.py:157 BaseLinearLayerWithLoRA.set_lora`)."""
         pieces: list[Piece] = []
         start = 0
-        for name, size in zip(self.base_layer.names, self.base_layer.output_sizes, strict=True):
+        for name, size in zip(self.names, self.base_layer.output_sizes, strict=True):
             if (pair := lora.loras.get(name)) is not None:
                 pieces.append(Piece(start, pair.lora_a, pair.lora_b))
             start += size
@@ -74,7 +84,7 @@ def get_lora_modules(model: Any) -> Shapes:
         raise ValueError(
             f"enable_lora is not supported for this {architecture}: only for models for numpy without experts"
         )
-    return {
+    modules = {
         name: (linear.input_size, size)
         for layer in layers
         for half in (layer.self_attn, layer.mlp)
@@ -82,6 +92,11 @@ def get_lora_modules(model: Any) -> Shapes:
         if isinstance(linear, Linear)
         for name, size in zip(linear.names, linear.output_sizes, strict=True)
     }
+    config = model.config
+    if config.architecture in WITH_EMBEDDING_MODULES:
+        modules["model.embed_tokens"] = (config.vocab_size, config.hidden_size)
+        modules["lm_head"] = (config.hidden_size, config.vocab_size)
+    return modules
 
 
 def add_lora_layers(

@@ -1,7 +1,7 @@
 """One adapter's weights, as its folder has them.
 
-Mirrors `vllm/lora/lora_model.py` and `lora_weights.py`. Left out: adapters of an embedding, of the head and
-of experts, files of pickled tensors (`adapter_model.bin`): all are refused.
+Mirrors `vllm/lora/lora_model.py` and `lora_weights.py`. Left out: adapters of experts, and files of pickled
+tensors (`adapter_model.bin`): both are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from mini_vllm.attention.backend import Array
 
 WEIGHTS_NAME = "adapter_model.safetensors"
-_TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])\.weight")
+_TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))")
+_BASE_WEIGHT = re.compile(r".*\.(?:embed_tokens|lm_head)\.base_layer\.weight")
+"""PEFT may write the base's own matrix into the file (`vllm/lora/utils.py:199 is_base_embedding_weights`)."""
 Shapes = Mapping[str, tuple[int, int]]
 """By the name of a module that may be adapted: numbers of a row that comes in, and of one that goes out."""
 
@@ -130,16 +132,18 @@ def pair_up(
     """
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, stored in tensors.items():
+        if _BASE_WEIGHT.fullmatch(name):
+            continue
         match = _TENSOR.fullmatch(name)
         if match is None:
             raise CheckpointError(
                 f"{file}: tensor {shorten_repr(name)} is no LoRA weight that is supported: only "
-                "lora_A.weight and lora_B.weight of linear layers are"
+                "lora_A.weight, lora_B.weight, lora_embedding_A and lora_embedding_B are"
             )
-        halves = found.setdefault(match[1], {})
-        if match[2] in halves:
-            raise CheckpointError(f"{file}: {shorten_repr(match[1])} has lora_{match[2]} twice")
-        halves[match[2]] = stored
+        halves, half = found.setdefault(match[1], {}), match[2] or match[3]
+        if half in halves:
+            raise CheckpointError(f"{file}: {shorten_repr(match[1])} has lora_{half} twice")
+        halves[half] = stored
     if not found:
         raise CheckpointError(f"{file} has no tensors")
     for module, halves in found.items():

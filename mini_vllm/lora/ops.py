@@ -82,6 +82,21 @@ class LoRAMapping:
         self.set_runs(runs)
 
     @contextmanager
+    def select(self, rows: NDArray[np.integer[Any]]) -> Iterator[None]:
+        """Within it, row i is the step's row `rows[i]`, and there are no others."""
+        whole = self.runs
+        slots = np.full(max((run.stop for run in whole), default=0) + 1, -1)
+        for run in whole:
+            slots[run.start : run.stop] = run.slot
+        # Rows behind the last run have no adapter, like the one that is added for them.
+        chosen = slots[np.minimum(rows, len(slots) - 1)].tolist()
+        self.set_rows([None if slot < 0 else slot for slot in chosen], [1] * len(chosen))
+        try:
+            yield
+        finally:
+            self.set_runs(whole)
+
+    @contextmanager
     def window(self, first: int, last: int) -> Iterator[None]:
         """Within it, row 0 is the step's row `first`, and there are none from `last` on."""
         whole = self.runs

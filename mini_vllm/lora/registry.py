@@ -46,13 +46,11 @@ class LoRARegistry:
             raise TypeError(
                 f"lora_request must be a LoRARequest, got {type(lora_request).__name__}"
             )
+        if isinstance(lora_request, LoadedLoRARequest):
+            return lora_request
         name = lora_request.lora_name
-        loaded = self._loaded.get(name)
-        same = loaded is not None and (
-            (loaded.lora_int_id, loaded.lora_path)
-            == (lora_request.lora_int_id, lora_request.lora_path)
-        )
-        if loaded is not None and same and not lora_request.load_inplace:
+        loaded = self._find(lora_request)
+        if loaded is not None and not lora_request.load_inplace:
             return loaded
         try:
             model = LoRAModel.from_local_checkpoint(
@@ -61,7 +59,7 @@ class LoRARegistry:
         except CheckpointError as error:
             raise ValueError(f"lora_request {name!r}: {error}") from error
         self.num_loads += 1
-        if loaded is not None and same and loaded.version == model.version:
+        if loaded is not None and loaded.version == model.version:
             return loaded
         loaded = LoadedLoRARequest(
             name,
@@ -72,3 +70,13 @@ class LoRARegistry:
         )
         self._loaded[name] = loaded
         return loaded
+
+    def holds(self, lora_request: LoRARequest) -> bool:
+        """Whether the adapter is in memory: whether `load` would read no file."""
+        return self._find(lora_request) is not None
+
+    def _find(self, lora_request: LoRARequest) -> LoadedLoRARequest | None:
+        loaded = self._loaded.get(lora_request.lora_name)
+        if loaded is None or loaded.lora_int_id != lora_request.lora_int_id:
+            return None
+        return loaded if loaded.lora_path == lora_request.lora_path else None

@@ -90,6 +90,10 @@ class LoadedLoRARequest(LoRARequest):
     def version(self) -> bytes:
         return self.model.version
 
+    def without_weights(self) -> LoRARequest:
+        """What was asked for. An output that is kept must not keep the weights."""
+        return LoRARequest(self.lora_name, self.lora_int_id, self.lora_path, self.base_model_name)
+
     @property
     def slot_key(self) -> tuple[int, bytes]:
         """What occupies a slot. Upstream it is the id alone, so a request that is half done goes on with the

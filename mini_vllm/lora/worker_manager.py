@@ -50,6 +50,10 @@ class LRUCacheWorkerLoRAManager(Generic[Request, Adapter]):
         """Those in memory, the longest unused first."""
         return list(self._registered)
 
+    def list_registered(self) -> list[Adapter]:
+        """The adapters themselves, in the same order."""
+        return list(self._registered.values())
+
     def set_active_adapters(self, requests: Mapping[Hashable, Request]) -> None:
         """Bring a step's adapters, by key, into slots.
 
@@ -61,10 +65,11 @@ class LRUCacheWorkerLoRAManager(Generic[Request, Adapter]):
                 f"a step has {len(requests)} adapters, and there are {len(self.lora_index_to_id)} slots"
             )
         for key, request in requests.items():
-            self._add_adapter(key, request)
+            self.add_adapter(key, request)
 
-    def _add_adapter(self, key: Hashable, request: Request) -> None:
-        """(`vllm/lora/worker_manager.py:273 LRUCacheWorkerLoRAManager.add_adapter`)"""
+    def add_adapter(self, key: Hashable, request: Request) -> None:
+        """Bring one into memory and into a slot, or touch it there
+        (`vllm/lora/worker_manager.py:273 LRUCacheWorkerLoRAManager.add_adapter`)."""
         if key not in self._registered:
             adapter = self._load(request)
             if len(self._registered) == self.max_cpu_loras:

@@ -21,7 +21,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mini_vllm.trace.types import Trace
 from mini_vllm.utils.untrusted import gunzip, parse_json, shorten_repr
 
-FORMAT, VERSION = "mini-vllm-trace", 4
+FORMAT, VERSION = "mini-vllm-trace", 5
 KINDS = ("prefill", "decode", "recompute")
 MOST_BLOCKS = 1 << 24  # that a page can draw
 _CONFIG = {

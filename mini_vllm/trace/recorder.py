@@ -175,6 +175,7 @@ class TraceRecorder:
                 arrival_time=arrival,
                 prompt=state.prompt if state is not None else None,
                 prompt_token_ids=list(request.prompt_token_ids),
+                lora=request.lora_request.lora_name if request.lora_request else None,
             )
             self._living[request_id] = _Life(info)
             met.append((arrival, info))

@@ -18,6 +18,7 @@ class RequestInfo:
         outputs_before, computed_before: tokens it had sampled, and computed, when the recording
             began.
         blocks_before: its block table then.
+        lora: the name of its adapter.
     """
 
     request_id: str
@@ -32,6 +33,7 @@ class RequestInfo:
     outputs_before: int = 0
     computed_before: int = 0
     blocks_before: list[int] = field(default_factory=list)
+    lora: str | None = None
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from mini_vllm.worker.gpu_input_batch import CachedRequestState, Ints
 
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import Array
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 
 @dataclass(slots=True)
@@ -123,12 +124,26 @@ class LoRA(Protocol):
         """
         ...
 
+    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
+        """Between two steps: bring an adapter into memory and a slot."""
+        ...
+
+    def list_loras(self) -> set[int]:
+        """The ids of the adapters in memory."""
+        ...
+
 
 class NoLoRA:
     """No request has an adapter."""
 
     def set_active_loras(self, *_: Any) -> None:
         pass
+
+    def add_lora(self, *_: Any) -> None:
+        raise AssertionError("LoRA is not enabled")
+
+    def list_loras(self) -> set[int]:
+        return set()
 
 
 class NoSpeculation:

@@ -46,6 +46,7 @@ from mini_vllm.worker.gpu_input_batch import CachedRequestState, InputBatch, Int
 
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import Array
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 
 class ModelRunner:
@@ -222,6 +223,14 @@ class ModelRunner:
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         """What was drafted for the next step."""
         return self.speculation.take_draft_token_ids()
+
+    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
+        """Bring an adapter into memory and a slot, between two steps."""
+        self.lora.add_lora(lora_request)
+
+    def list_loras(self) -> set[int]:
+        """The ids of the adapters in memory."""
+        return self.lora.list_loras()
 
     def _prepare_inputs(
         self, rows: Ints, num_scheduled_tokens: np.ndarray

@@ -225,7 +225,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         speculative_config=merge_shorthands(
             args.speculative_config, args.spec_method, args.spec_model, args.spec_tokens
         ),
-        enable_lora=bool(getattr(args, "lora", None)),
+        enable_lora=bool(getattr(args, "lora", None) or getattr(args, "enable_lora", False)),
         max_loras=getattr(args, "max_loras", 1),
         max_cpu_loras=getattr(args, "max_cpu_loras", None),
         max_lora_rank=getattr(args, "max_lora_rank", 16),

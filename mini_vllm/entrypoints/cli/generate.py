@@ -15,15 +15,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.config.lora import MAX_LORA_RANKS
 from mini_vllm.entrypoints.cli.errors import EPILOG, print_error
 from mini_vllm.entrypoints.cli.flags import (
     add_engine_flags,
     add_flags,
     make_engine,
     observe_drafts,
-    positive,
 )
+from mini_vllm.entrypoints.cli.lora_flags import add_lora_size_flags
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.untrusted import MOST_BYTES, decode, parse_json, read_bytes, shorten_repr
 
@@ -112,17 +111,7 @@ def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
         help="answer with this adapter, a folder as PEFT writes one: once for all prompts, or once a prompt, "
         "'none' for none",
     )  # fmt: skip
-    group.add_argument(
-        "--max-loras", type=positive, default=1, metavar="N", help="most adapters in a step (1)"
-    )
-    group.add_argument(
-        "--max-cpu-loras", type=positive, metavar="N",
-        help="most adapters kept in memory without a request for them (--max-loras)",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-lora-rank", type=int, choices=MAX_LORA_RANKS, default=16,
-        help="most that an adapter may have (16)",
-    )  # fmt: skip
+    add_lora_size_flags(group)
 
 
 def _read_loras(texts: list[str] | None, num_prompts: int) -> list[LoRARequest | None]:

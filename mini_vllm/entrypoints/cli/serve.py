@@ -35,6 +35,7 @@ examples:
   mini-vllm serve ./my-llama --max-model-len 512
   mini-vllm serve --port 9000 --served-model-name tiny --max-num-seqs 64
   VLLM_API_KEY=secret mini-vllm serve --host 0.0.0.0
+  mini-vllm serve --enable-lora --max-loras 2 --lora-modules tenant=./my-adapter
 
   curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{"prompt": "The KV cache", "max_tokens": 16, "temperature": 0}'
@@ -43,8 +44,9 @@ examples:
 
 endpoints: /v1/models, /v1/completions, /v1/chat/completions, the same two with /render, /tokenize,
 /detokenize, /health, /version, /metrics, /openapi.json; with VLLM_SERVER_DEV_MODE=1
-/reset_prefix_cache. Any OpenAI client works, with base_url http://HOST:PORT/v1. Flags of vllm serve
-that change nothing here are taken.
+/reset_prefix_cache; with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 /v1/load_lora_adapter and
+/v1/unload_lora_adapter. Any OpenAI client works, with base_url http://HOST:PORT/v1. Flags of vllm
+serve that change nothing here are taken.
 """
 _DESCRIPTION = (
     "Serve the model over HTTP with OpenAI's API. SIGTERM or Ctrl-C lets running requests finish; "
@@ -109,6 +111,7 @@ def _strings(text: str) -> list[str]:
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags: the server's own, then the engine's as every command has them."""
     from mini_vllm.entrypoints.cli.flags import add_engine_flags, positive
+    from mini_vllm.entrypoints.cli.lora_flags import add_serve_lora_flags
     from mini_vllm.entrypoints.cli.vllm_flags import add_vllm_flags
 
     parser.description = _DESCRIPTION
@@ -182,6 +185,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--mine", action="store_true", help="run on the parts that you built, where their labs pass"
     )
     add_engine_flags(parser)
+    add_serve_lora_flags(parser)
     group.add_argument(
         "--seed", dest="engine_seed", type=int, default=0, metavar="N",
         help="seed of what requests without a seed of their own draw from (0)",
@@ -201,7 +205,7 @@ def check_extra() -> None:
 def make_settings(args: argparse.Namespace) -> ServerSettings:
     """Raises ValueError for a setting that is not usable."""
     from mini_vllm.config.engine import DEFAULT_MODEL
-    from mini_vllm.entrypoints.openai.settings import ServerSettings
+    from mini_vllm.entrypoints.openai.settings import LoRAModulePath, ServerSettings
     from mini_vllm.model_loader import find_model
 
     if not 0 <= args.port <= 65535:
@@ -221,6 +225,7 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
     return ServerSettings(
         model=model,
         served_model_names=names,
+        lora_modules=tuple(LoRAModulePath(**module) for module in args.lora_modules),
         api_key=args.api_key
         if args.api_key is not None
         else os.environ.get("VLLM_API_KEY") or None,

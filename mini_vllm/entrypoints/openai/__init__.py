@@ -6,10 +6,12 @@
 
 Endpoints:
 
-    GET  /v1/models             the model, under each of its names
+    GET  /v1/models             the model, under each of its names, and the adapters
     GET  /v1/models/NAME        one of them
     POST /v1/completions        continue a prompt: text, token ids, or a list of either
     POST /v1/chat/completions   answer messages, through the checkpoint's chat template
+    POST /v1/load_lora_adapter, /v1/unload_lora_adapter
+                                where VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 is set
     GET  /health, /ping         200 while the engine lives, 503 after it died or where a step hangs
     GET  /version               this package's version
     GET  /metrics               vLLM's metric names, in Prometheus' text format or in OpenMetrics
@@ -36,7 +38,7 @@ A client that goes away aborts its request; one that has only said that it sends
 SIGTERM and SIGINT stop accepting, let running requests finish for `--shutdown-timeout` seconds and
 exit with status 0; a second signal ends at once.
 
-Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, LoRA, several
+Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, several
 API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client,
 prometheus-fastapi-instrumentator, jinja2.
 """

@@ -25,8 +25,14 @@ from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.entrypoints.openai.errors import ApiError, as_api_error
 from mini_vllm.entrypoints.openai.extras import cache_router, render_router, tokenize_router
 from mini_vllm.entrypoints.openai.metrics import EngineMetrics
+from mini_vllm.entrypoints.openai.models import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
-from mini_vllm.entrypoints.openai.routes import generation_router, models_router, status_router
+from mini_vllm.entrypoints.openai.routes import (
+    generation_router,
+    lora_router,
+    models_router,
+    status_router,
+)
 from mini_vllm.entrypoints.openai.serving import Serving
 from mini_vllm.entrypoints.openai.settings import ServerSettings
 from mini_vllm.entrypoints.openai.tokenize import DetokenizeRequest, TokenizeRequest
@@ -36,6 +42,7 @@ from mini_vllm.version import __version__
 ROUTERS: tuple[Callable[[Serving], APIRouter], ...] = (
     generation_router,
     models_router,
+    lora_router,
     status_router,
     tokenize_router,
     render_router,
@@ -46,6 +53,8 @@ BODIES: tuple[type[BaseModel], ...] = (
     ChatCompletionRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    LoadLoRAAdapterRequest,
+    UnloadLoRAAdapterRequest,
 )
 NOT_COUNTED = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"]
 """Paths that the HTTP metrics leave out

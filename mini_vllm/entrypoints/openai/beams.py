@@ -77,6 +77,8 @@ async def run_beam_search(serving: Serving, entry: EngineInput) -> RequestOutput
     asked = one_token_params(params)
     asked.output_kind = RequestOutputKind.FINAL_ONLY
     salt = prompt.get("cache_salt")
+    # What has been read already: the search goes on with it whatever is loaded meanwhile.
+    lora_request = entry.request.lora_request if entry.request else entry.lora_request
     for step in range(params.max_tokens):
         if not instance.beams:
             break
@@ -84,7 +86,11 @@ async def run_beam_search(serving: Serving, entry: EngineInput) -> RequestOutput
             [
                 serving.run(
                     EngineInput(
-                        beam.to_prompt(salt), asked, f"{entry.request_id}-{step}-beam-{i}", 0
+                        beam.to_prompt(salt),
+                        asked,
+                        f"{entry.request_id}-{step}-beam-{i}",
+                        0,
+                        lora_request=lora_request,
                     )
                 )
                 for i, beam in enumerate(instance.beams)

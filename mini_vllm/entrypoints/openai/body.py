@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -43,14 +44,19 @@ class BodyReader:
     Bodies of more than 64 KiB are big, and a few of them are read at a time. What is longer than 8 KiB is
     parsed, checked and tokenized in a thread beside the loop, one at a time of the big ones, and of the
     others: the interpreter still runs one thread at a time, but others get their turns. It gives them none
-    within one call of C, so no such call may take long: hence the limits on what a body holds.
+    within one call of C, so no such call may take long: hence the limits on what a body holds. A small one
+    whose adapter must be read is dealt with there, too.
 
     Args:
         max_body_bytes: the longest body.
+        must_read: whether what `make` does for a body of this `model` has to wait for a file.
     """
 
-    def __init__(self, max_body_bytes: int) -> None:
+    def __init__(
+        self, max_body_bytes: int, must_read: Callable[[str | None], bool] = lambda model: False
+    ) -> None:
         self.max_body_bytes = max_body_bytes
+        self.must_read = must_read
         self._places = asyncio.Semaphore(_MOST_BIG)
         self._beside = ThreadPoolExecutor(1, "mini-vllm-bodies")
         self._beside_big = ThreadPoolExecutor(1, "mini-vllm-big-bodies")
@@ -81,9 +87,12 @@ class BodyReader:
             def work() -> T:
                 return make(model.model_validate(parse_json(body)))
 
-            if len(body) <= _SMALL:
-                return work()
             thread = self._beside if len(body) <= _BIG else self._beside_big
+            if len(body) <= _SMALL:
+                checked = model.model_validate(parse_json(body))
+                if not self.must_read(getattr(checked, "model", None)):
+                    return make(checked)
+                thread, work = self._beside, partial(make, checked)
             return await asyncio.get_running_loop().run_in_executor(thread, work)
 
     async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:

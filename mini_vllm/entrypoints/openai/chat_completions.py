@@ -54,6 +54,8 @@ class ChatCompletion:
         self.id = serving.external_id("chatcmpl", header_id, body)
         self.created = now()
         self.n = body.n or 1
+        self.lora_request = serving.models.find_lora(body.model)
+        self.model_name = serving.model_name(self.lora_request)
         last = body.messages[-1]
         self.role = "assistant" if body.add_generation_prompt else last.role
         self.echoed = ""
@@ -83,7 +85,8 @@ class ChatCompletion:
         request_id = serving.engine_id(self.id)
         if body.use_beam_search:
             beams = beam_search_params(body, serving, max_tokens, room)
-            return EngineInput(prompt, one_token_params(beams), request_id, 0, beams)
+            lora = self.lora_request
+            return EngineInput(prompt, one_token_params(beams), request_id, 0, beams, lora)
         params = sampling_params(
             body,
             serving.defaults,
@@ -92,7 +95,9 @@ class ChatCompletion:
             logprobs=self.top_logprobs,
             prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
         )
-        return EngineInput(prompt, params, request_id, body.priority)
+        return EngineInput(
+            prompt, params, request_id, body.priority, lora_request=self.lora_request
+        )
 
     def prepare(self) -> ChatCompletion:
         """See `Completion.prepare`."""
@@ -120,7 +125,7 @@ class ChatCompletion:
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
-            "model": self.serving.model_name,
+            "model": self.model_name,
             "choices": [],
             "service_tier": None,
             "system_fingerprint": SYSTEM_FINGERPRINT,
@@ -169,7 +174,7 @@ class ChatCompletion:
         counts = [0] * self.n
         head = (
             f'data: {{"id":{quote(self.id)},"object":"chat.completion.chunk",'
-            f'"created":{self.created},"model":{quote(serving.model_name)},"choices":[{{"index":'
+            f'"created":{self.created},"model":{quote(self.model_name)},"choices":[{{"index":'
         )
         middle = ',"delta":{"content":'
         tail = '},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
@@ -241,7 +246,7 @@ class ChatCompletion:
             "id": self.id,
             "object": "chat.completion.chunk",
             "created": self.created,
-            "model": self.serving.model_name,
+            "model": self.model_name,
             "choices": choices,
             **more,
         }

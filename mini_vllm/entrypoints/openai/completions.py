@@ -42,6 +42,8 @@ class Completion:
         self.id = serving.external_id("cmpl", header_id, body)
         self.created = now()
         self.n = body.n or 1
+        self.lora_request = serving.models.find_lora(body.model)
+        self.model_name = serving.model_name(self.lora_request)
         self.echo = bool(body.echo)
         self.echo_only = self.echo and body.max_tokens == 0
         self.formatter = LogprobFormatter(serving.tokenizer, bool(body.return_tokens_as_token_ids))
@@ -63,7 +65,8 @@ class Completion:
         request_id = serving.engine_id(self.id)
         if body.use_beam_search:
             beams = beam_search_params(body, serving, max_tokens, room)
-            return EngineInput(engine_prompt, one_token_params(beams), request_id, 0, beams)
+            lora = self.lora_request
+            return EngineInput(engine_prompt, one_token_params(beams), request_id, 0, beams, lora)
         params = sampling_params(
             body,
             serving.defaults,
@@ -72,7 +75,9 @@ class Completion:
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs if wanted is None and self.echo else wanted,
         )
-        return EngineInput(engine_prompt, params, request_id, body.priority)
+        return EngineInput(
+            engine_prompt, params, request_id, body.priority, lora_request=self.lora_request
+        )
 
     def prepare(self) -> Completion:
         """Check it as the engine does, so that running it is not left to find out. Returns itself.
@@ -99,7 +104,7 @@ class Completion:
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
-            "model": self.serving.model_name,
+            "model": self.model_name,
             "choices": [],
             "service_tier": None,
             "system_fingerprint": SYSTEM_FINGERPRINT,
@@ -186,7 +191,7 @@ class Completion:
         body = self.body
         head = (
             f'data: {{"id":{quote(self.id)},"object":"text_completion","created":{self.created},'
-            f'"model":{quote(self.serving.model_name)},"choices":[{{"index":'
+            f'"model":{quote(self.model_name)},"choices":[{{"index":'
         )
         middle = ',"text":'
         tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null,'
@@ -250,7 +255,7 @@ class Completion:
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
-            "model": self.serving.model_name,
+            "model": self.model_name,
             "choices": choices,
             **more,
         }

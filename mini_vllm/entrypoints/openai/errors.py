@@ -45,6 +45,7 @@ class ApiError(Exception):
         message: for people: what was got, and the rule. Of a long one, beginning and end are kept.
         param: the request's field that is to blame; None where there is none.
         headers: further response headers.
+        kind: the error's `type`; None: what the status says.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ApiError(Exception):
         message: str,
         param: str | None = None,
         headers: dict[str, str] | None = None,
+        kind: str | None = None,
     ) -> None:
         if len(message) > 2 * _HALF_MESSAGE:
             message = f"{message[:_HALF_MESSAGE]} … {message[-_HALF_MESSAGE:]}"
@@ -61,9 +63,10 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.headers = headers
+        self.kind = kind
 
     def body(self) -> dict[str, Any]:
-        kind = _TYPES.get(self.status) or HTTPStatus(self.status).phrase
+        kind = self.kind or _TYPES.get(self.status) or HTTPStatus(self.status).phrase
         return {
             "error": {
                 "message": self.message,

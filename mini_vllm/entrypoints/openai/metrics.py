@@ -3,7 +3,7 @@
 Names, labels, buckets and what is counted when: `vllm/v1/metrics/loggers.py:404 PrometheusStatLogger`
 and `vllm/v1/metrics/stats.py:325 IterationStats`. Every name that a server shows there without any flag
 is here too, with 0 for what cannot happen here (multi-modal caches, KV connectors, sleep), as it is 0
-there while it does not happen. Not here: what a flag or another feature adds (LoRA).
+there while it does not happen; and what speculation and LoRA add. Not here: what other flags add.
 
 vLLM observes prometheus-client's own histograms, once a token. Here the engine thread counts into
 plain lists, and a collector turns them into metrics when asked: a token costs a fraction of a
@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.metrics_core import (
@@ -39,6 +40,9 @@ from mini_vllm.metrics.reader import (
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import SpecDecodingLogging
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.stats import LoRARequestStates
 
 # fmt: off
 _BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -147,6 +151,12 @@ class EngineMetrics(Collector):
             "request_decode_time_seconds": BucketCounts(LATENCY_BUCKETS),
             "request_prefill_kv_computed_tokens": BucketCounts(lengths),
         }
+        self.lora: LoRARequestStates | None = None
+        if config.enable_lora:
+            from mini_vllm.lora.stats import LoRARequestStates
+
+            self.lora = LoRARequestStates()
+        self._max_loras = config.max_loras
         self._created = time.time()
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -202,6 +212,8 @@ class EngineMetrics(Collector):
             with self._spec_lock:
                 self.spec_decoding.add(drafted)
                 self._spec_logging.observe(drafted)
+        if self.lora is not None:
+            self.lora.observe_step(record.scheduler_output, record.outputs)
 
     def log(self, log_fn: Callable[..., None]) -> None:
         """Say how the drafts did since the last time, if there were any
@@ -273,6 +285,8 @@ class EngineMetrics(Collector):
             yield self._counter(name, text, value)
         if self.spec_decoding is not None:
             yield from self._collect_spec_decoding(self.spec_decoding)
+        if self.lora is not None:
+            yield self._lora_info(self.lora)
         computed = self.prompt_tokens - self.prompt_tokens_cached
         by_source = zip(_SOURCES, (computed, self.prompt_tokens_cached, 0), strict=True)
         yield self._split(
@@ -302,6 +316,17 @@ class EngineMetrics(Collector):
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the draft.",
             "position", [(str(position), count) for position, count in per_pos],
         )  # fmt: skip
+
+    def _lora_info(self, states: LoRARequestStates) -> Metric:
+        """A sample for each set of adapters that had requests at the same time, with the last time
+        (`vllm/v1/metrics/loggers.py:1137 in PrometheusStatLogger.record`)."""
+        labels = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+        family = GaugeMetricFamily(
+            "vllm:lora_requests_info", "Adapters with requests, and when.", labels=labels
+        )
+        for names, seconds in list(states.seen.items()):
+            family.add_metric([str(self._max_loras), names, names], seconds)
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))

@@ -23,6 +23,12 @@ from mini_vllm.entrypoints.openai.chat import ChatTemplate
 from mini_vllm.entrypoints.openai.chat_completions import ChatCompletion
 from mini_vllm.entrypoints.openai.completions import Completion
 from mini_vllm.entrypoints.openai.errors import ApiError, JsonBytes
+from mini_vllm.entrypoints.openai.models import (
+    LoadLoRAAdapterRequest,
+    ModelCard,
+    UnloadLoRAAdapterRequest,
+    allows_runtime_updating,
+)
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 from mini_vllm.entrypoints.openai.serving import Serving, now
 from mini_vllm.version import __version__
@@ -59,7 +65,7 @@ def generation_router(serving: Serving) -> APIRouter:
 def models_router(serving: Serving) -> APIRouter:
     """`/v1/models`, and one of them."""
     router = APIRouter()
-    settings = serving.settings
+    models = serving.models
     created = now()
     permission = {
         "object": "model_permission", "created": created, "allow_create_engine": False,
@@ -68,26 +74,65 @@ def models_router(serving: Serving) -> APIRouter:
         "is_blocking": False,
     }  # fmt: skip
 
-    def card(name: str) -> dict[str, Any]:
+    def show(card: ModelCard) -> dict[str, Any]:
         return {
-            "id": name,
+            "id": card.id,
             "object": "model",
             "created": created,
             "owned_by": "mini-vllm",
-            "root": str(settings.model),
-            "parent": None,
-            "max_model_len": serving.max_model_len,
+            "root": card.root,
+            "parent": card.parent,
+            "max_model_len": card.max_model_len,
             "permission": [{"id": f"modelperm-{serving.random_id()}", **permission}],
         }
 
     @router.get("/v1/models")
     async def show_available_models() -> Response:
-        return JsonBytes({"object": "list", "data": [card(n) for n in settings.model_names]})
+        return JsonBytes({"object": "list", "data": [show(card) for card in models.cards()]})
 
     @router.get("/v1/models/{name:path}", responses=error_responses(404))
     async def show_model(name: str) -> Response:
-        serving.check_model(name)
-        return JsonBytes(card(name))
+        models.check(name)
+        return JsonBytes(show(next(card for card in models.cards() if card.id == name)))
+
+    return router
+
+
+def lora_router(serving: Serving) -> APIRouter:
+    """`/v1/load_lora_adapter` and `/v1/unload_lora_adapter`. Where the server is not told to allow that, they
+    are refused, and stand in no schema (`vllm/entrypoints/serve/lora/api_router.py:26 attach_router`)."""
+    router = APIRouter()
+    models, allowed = serving.models, allows_runtime_updating()
+
+    def check() -> None:
+        if not allowed:
+            raise ApiError(
+                404,
+                "adapters are loaded and unloaded at run time only by a server that was started with "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+            )
+
+    @router.post(
+        "/v1/load_lora_adapter",
+        **json_body(LoadLoRAAdapterRequest),
+        response_class=Response,
+        include_in_schema=allowed,
+    )
+    async def load_lora_adapter(request: Request) -> Response:
+        check()
+        body = await serving.bodies.prepare(request, LoadLoRAAdapterRequest, lambda body: body)
+        return Response(await models.load_lora_adapter(body))
+
+    @router.post(
+        "/v1/unload_lora_adapter",
+        **json_body(UnloadLoRAAdapterRequest),
+        response_class=Response,
+        include_in_schema=allowed,
+    )
+    async def unload_lora_adapter(request: Request) -> Response:
+        check()
+        body = await serving.bodies.prepare(request, UnloadLoRAAdapterRequest, lambda body: body)
+        return Response(await models.unload_lora_adapter(body))
 
     return router
 

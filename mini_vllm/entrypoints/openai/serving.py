@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.engine.async_llm import AsyncLLM
@@ -26,6 +26,7 @@ from mini_vllm.entrypoints.openai.errors import (
     name_fields,
 )
 from mini_vllm.entrypoints.openai.metrics import EngineMetrics, RequestMetrics
+from mini_vllm.entrypoints.openai.models import ServingModels
 from mini_vllm.entrypoints.openai.prompts import PromptReader
 from mini_vllm.entrypoints.openai.protocol import SamplingFields
 from mini_vllm.entrypoints.openai.settings import ServerSettings
@@ -35,6 +36,9 @@ from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 from mini_vllm.utils.untrusted import shorten_repr
 from mini_vllm.version import __version__
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
 
 logger = logging.getLogger("mini_vllm.entrypoints.openai")
 _BIG_ANSWER = 4096  # values
@@ -51,6 +55,8 @@ class EngineInput:
     priority: int
     beams: BeamSearchParams | None = None
     """A search to run in the place of the request; `params` are then those of its steps."""
+    lora_request: LoRARequest | None = None
+    """Its adapter."""
     request: EngineCoreRequest | None = None
     """What the engine makes of all this, once it has been made."""
 
@@ -83,11 +89,11 @@ class Serving:
         self.metrics = metrics
         self.tokenizer = engine.tokenizer
         self.max_model_len = engine.config.max_model_len
-        self.model_name = settings.model_names[0]
+        self.models = ServingModels(llm, settings)
         self.reader = PromptReader(
             engine.tokenizer, engine.model.config.vocab_size, self.max_model_len
         )
-        self.bodies = BodyReader(settings.max_body_bytes)
+        self.bodies = BodyReader(settings.max_body_bytes, self.models.must_read)
         self.defaults: dict[str, Any] = load_default_sampling_params(settings.model)
         self.in_flight: set[EngineResponse] = set()
         self._counter = itertools.count()
@@ -95,16 +101,15 @@ class Serving:
 
     def check(self, body: SamplingFields) -> None:
         """Whether this server can answer the request at all. Raises ApiError, EngineDeadError."""
-        self.check_model(body.model)
+        self.models.check(body.model)
         body.check()
         if self.llm.errored:
             raise self.llm.dead_error
 
-    def check_model(self, model: str | None) -> None:
-        """Raises ApiError 404 for the name of another model."""
-        if model and model not in self.settings.model_names:
-            name = shorten_repr(model)[1:-1]  # no quotes within the backticks
-            raise ApiError(404, f"The model `{name}` does not exist.", "model")
+    def model_name(self, lora_request: LoRARequest | None) -> str:
+        """What the answer calls the model
+        (`vllm/entrypoints/openai/models/serving.py:137 OpenAIServingModels.model_name`)."""
+        return self.settings.model_names[0] if lora_request is None else lora_request.lora_name
 
     def prepare(self, entries: Sequence[EngineInput], body: SamplingFields) -> None:
         """Make what the engine gets. Its checks too may take long, for a request of many words or prompts:
@@ -113,9 +118,12 @@ class Serving:
         try:
             for entry in entries:
                 entry.request = process(
-                    entry.request_id, entry.prompt, entry.params, priority=entry.priority
-                )
+                    entry.request_id, entry.prompt, entry.params, priority=entry.priority,
+                    lora_request=entry.lora_request,
+                )  # fmt: skip
         except (TypeError, ValueError) as error:
+            if str(error).startswith("lora_request "):
+                raise bad_request(str(error), "model") from error
             if str(error).startswith("Token id "):
                 field = body.field_of("prompt")
                 raise bad_request(f"{field}: {error}", field) from error
@@ -198,8 +206,9 @@ class Serving:
         Leaving the block early aborts it.
         """
         outputs = self.llm.generate(
-            entry.request or entry.prompt, entry.params, entry.request_id, priority=entry.priority
-        )
+            entry.request or entry.prompt, entry.params, entry.request_id, priority=entry.priority,
+            lora_request=entry.lora_request,
+        )  # fmt: skip
         tracked = self.metrics.request(entry.request_id, entry.params)
         try:
             async with aclosing(outputs):

@@ -22,6 +22,24 @@ _COUNTS = (
 
 
 @dataclass(frozen=True)
+class LoRAModulePath:
+    """An adapter that is there from the start
+    (`vllm/entrypoints/openai/models/protocol.py:15 LoRAModulePath`).
+
+    Attributes:
+        name: what requests call it.
+        path: its folder.
+        base_model_name: what `/v1/models` calls its parent, if it is one of the base's names.
+        is_3d_lora_weight: upstream's; only False is taken.
+    """
+
+    name: str
+    path: str
+    base_model_name: str | None = None
+    is_3d_lora_weight: bool = False
+
+
+@dataclass(frozen=True)
 class ServerSettings:
     """What `build_app` needs to know beside the engine.
 
@@ -29,6 +47,7 @@ class ServerSettings:
         model: the checkpoint folder: its chat template and its sampling defaults are used.
         served_model_names: names that `model` in a request may have; the first is the one that
             answers carry. Empty: the folder's name, and its path as given.
+        lora_modules: adapters to load at the start.
         api_key: what `Authorization: Bearer ...` must carry below `/v1`; None: nothing.
         chat_template: a file with a Jinja template to use in place of the checkpoint's.
         allowed_origins: origins whose pages may use the server from a browser, such as
@@ -57,6 +76,7 @@ class ServerSettings:
 
     model: Path = DEFAULT_MODEL
     served_model_names: tuple[str, ...] = ()
+    lora_modules: tuple[LoRAModulePath, ...] = ()
     api_key: str | None = None
     chat_template: Path | None = None
     allowed_origins: tuple[str, ...] = ()

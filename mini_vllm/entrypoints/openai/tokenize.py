@@ -54,7 +54,7 @@ def create_tokenize(
     serving: Serving, template: ChatTemplate | None, body: TokenizeRequest
 ) -> JsonBytes:
     """The answer to `/tokenize`, which may have millions of tokens. Raises ApiError."""
-    serving.check_model(body.model)
+    serving.models.check(body.model)
     if body.prompt is not None:
         text, special = body.prompt, body.add_special_tokens is not False
     elif body.messages is not None:
@@ -92,5 +92,5 @@ def create_detokenize(serving: Serving, body: DetokenizeRequest) -> dict[str, st
 
     Raises ApiError.
     """
-    serving.check_model(body.model)
+    serving.models.check(body.model)
     return {"prompt": serving.tokenizer.decode(body.tokens, skip_special_tokens=False)}

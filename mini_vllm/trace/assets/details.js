@@ -188,7 +188,8 @@ class Words {
     ];
     const facts = element("p", { class: "facts" },
       `${plural(info.num_prompt_tokens, "prompt token")}, at most ${info.max_tokens} more` +
-      `${model.config.scheduling_policy === "priority" ? `, priority ${info.priority}` : ""}; ` +
+      `${model.config.scheduling_policy === "priority" ? `, priority ${info.priority}` : ""}` +
+      `${info.lora === null ? "" : `, adapter ${shown(info.lora)}`}; ` +
       (table.length ? `${plural(tokens, "token")} in the cache, in blocks ${runs(table)}` : "no blocks"));
     made.push(facts);
     const part = (text) => element("bdi", {}, shown(text));

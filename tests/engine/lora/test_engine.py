@@ -249,30 +249,6 @@ def test_no_salt_spells_an_adapters_key(adapters: list[LoRARequest]) -> None:
         assert output.num_cached_tokens == 0
 
 
-def test_keys_of_different_tenants_are_different() -> None:
-    """Names, versions and salts that are made of the same few bytes."""
-    from types import SimpleNamespace
-
-    from mini_vllm.core.kv_cache_utils import generate_block_hash_extra_keys, hash_block_tokens
-    from mini_vllm.lora.lora_model import LoRAModel
-    from mini_vllm.lora.request import LoadedLoRARequest
-
-    rng = random.Random(0)
-    of_key: dict[bytes, tuple[Any, ...]] = {}
-    pieces = ["a", "\0", "ÿ", "aa", "\x01"]
-    for _ in range(20_000):
-        name = "".join(rng.choices(pieces, k=rng.randint(1, 3)))
-        version = bytes([rng.choice((0, 1, 97, 255))]) * 32
-        salt = rng.choice([None, *("".join(rng.choices(pieces, k=n)) for n in (1, 2, 34))])
-        lora = None
-        if rng.random() < 0.7:
-            lora = LoadedLoRARequest(name, 1, "p", model=LoRAModel(1, {}, version))
-        who = (salt, *((name, version) if lora else ()))
-        request = SimpleNamespace(cache_salt=salt, lora_request=lora)
-        key = hash_block_tokens(None, [1, 2], generate_block_hash_extra_keys(request, 0))
-        assert of_key.setdefault(key, who) == who
-
-
 # -- how it is joined -----------------------------------------------------------------------------
 
 

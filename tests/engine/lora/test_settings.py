@@ -25,7 +25,7 @@ from tests.engine.helpers.engine.adapters import (
 
 MODULES = {
     f"model.layers.{i}.{name}": size for i in range(NUM_LAYERS) for name, size in SHAPES.items()
-}
+} | {"model.embed_tokens": (264, 128), "lm_head": (128, 264)}
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
 
 
@@ -141,10 +141,13 @@ def test_the_scale_is_in_b_and_the_version_follows_what_the_weights_mean(tmp_pat
         (lambda t, p: t.pop(p + "q_proj.lora_B.weight"), "has lora_A and no lora_B"),
         (lambda t, p: t.update({p + "q_proj.bias": t[p + "q_proj.lora_A.weight"]}), "is no LoRA weight"),
         (lambda t, p: t.update({"base_model.model.model.embed_tokens.lora_embedding_A": t[
-            p + "q_proj.lora_A.weight"].copy()}), "embed_tokens.lora_embedding_A' is no LoRA weight"),
+            p + "q_proj.lora_A.weight"].copy()}), "'model.embed_tokens' has lora_A and no lora_B"),
+        (lambda t, p: t.update({"base_model.model.lm_head.lora_A.weight": np.zeros((8, 128), np.float32),
+                                "base_model.model.lm_head.lora_B.weight": np.zeros((300, 8), np.float32)}),
+         r"'base_model.model.lm_head.lora_B.weight' has the shape \[300, 8\], and .* for \[264, 8\]"),
         (lambda t, p: t.update({p + "x.lora_A.weight": t[p + "q_proj.lora_A.weight"].copy(),
                                 p + "x.lora_B.weight": t[p + "q_proj.lora_B.weight"].copy()}),
-         "no module 'model.layers.0.self_attn.x' that can be adapted; it has down_proj, gate_proj"),
+         r"no module .model.layers.0.self_attn.x. that can be adapted; it has down_proj, embed_tokens"),
         (lambda t, p: t.update({p + "q_proj.lora_A.weight": np.zeros((8, 64), np.float32)}),
          r"has the shape \[8, 64\], and .* ask for \[8, 128\]"),
         (lambda t, p: t.update({p + "q_proj.lora_A.weight": np.full((8, 128), np.nan, np.float32)}),

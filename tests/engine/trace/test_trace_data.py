@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.entrypoints.cli import main
 from mini_vllm.trace import (
     StepTrace,
@@ -28,6 +29,7 @@ from mini_vllm.trace import data as trace_data
 from mini_vllm.trace.data import TraceDataError, dumps, from_data, loads, to_data, zipped
 from mini_vllm.trace.page import data_of_page, to_html
 from mini_vllm.utils.untrusted import gunzip
+from tests.engine.helpers.engine.adapters import ask, write_adapter
 from tests.engine.helpers.engine.engine_helpers import make_engine
 from tests.engine.helpers.engine.text_helpers import finish, greedy
 from tests.engine.helpers.engine.trace_helpers import PROMPTS, Recorded, record
@@ -150,7 +152,7 @@ def _broken(change: Callable[[Any], object]) -> Callable[[Any], Any]:
 BROKEN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda d: [1], "not a trace"),
     (lambda d: d | {"format": "other"}, "not a trace"),
-    (lambda d: d | {"version": 1}, "trace version 1; this reads 4"),
+    (lambda d: d | {"version": 1}, "trace version 1; this reads 5"),
     (lambda d: d | {"requests": 5}, "requests cannot be 5"),
     (lambda d: d | {"extra": 5}, "'extra' is unknown"),
     (_broken(lambda d: d.pop("pieces")), "'pieces' is missing"),
@@ -267,3 +269,16 @@ def test_the_page_asks_nobody_and_lets_nothing_else_run(traced: Recorded) -> Non
         digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy[1]
     assert "unsafe" not in policy[1]
+
+
+def test_a_trace_names_each_requests_adapter(tmp_path: Path) -> None:
+    engine = LLMEngine(config=EngineConfig(enable_lora=True, max_loras=2))
+    recorder = TraceRecorder(engine)
+    folder = write_adapter(tmp_path / "snake", 1)
+    for name, lora in (("A", None), ("B", ask(folder, 1))):
+        engine.add_request(name, "The KV cache", SamplingParams(max_tokens=2), lora_request=lora)
+    while engine.has_unfinished_requests():
+        engine.step()
+    data = json.loads(dumps(to_data(recorder.trace)))
+    assert [info["lora"] for info in data["requests"]] == [None, "snake"]
+    assert [info.lora for info in from_data(data).requests] == [None, "snake"]

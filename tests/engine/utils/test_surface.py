@@ -24,7 +24,7 @@ OUR_ENDPOINTS = {
     "POST /v1/completions", "POST /v1/chat/completions", "POST /v1/completions/render",
     "POST /v1/chat/completions/render", "GET /v1/models", "GET /health", "GET /ping", "POST /ping",
     "GET /version", "GET /metrics", "POST /tokenize", "POST /detokenize",
-    "POST /reset_prefix_cache",
+    "POST /reset_prefix_cache", "POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter",
 }  # fmt: skip
 OUR_GENERATE = {
     "add_generation_prompt", "arrival_time", "chat_template", "chat_template_kwargs",
@@ -91,8 +91,8 @@ def test_an_argument_that_nobody_has_is_a_type_error() -> None:
 
 def test_methods_and_exports_that_are_missing_say_why() -> None:
     engine = LLMEngine()
-    with pytest.raises(AttributeError, match="LLMEngine.add_lora: " + VOICE):
-        engine.add_lora(None)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="LLMEngine.pin_lora: " + VOICE):
+        engine.pin_lora(1)  # type: ignore[attr-defined]
     assert not hasattr(engine, "sleep")
     with pytest.raises(AttributeError, match="'LLMEngine' object has no attribute 'nonsense'"):
         engine.nonsense  # type: ignore[attr-defined]  # noqa: B018
@@ -121,7 +121,7 @@ def test_arguments_of_calls_pass_as_none_and_no_other() -> None:
     ("flags", "says"),
     [
         (["-dpa", "elsewhere"], "-dpa elsewhere: " + VOICE),
-        (["--enable-lora"], "--enable-lora: " + VOICE),
+        (["--lora-dtype", "float16"], "--lora-dtype float16: " + VOICE),
         (["--grpc"], "--grpc: " + VOICE),
         (["--allowed-origins", "*"], "must be a JSON list of strings"),
         (["--calculate-kv-scales"], "--calculate-kv-scales: " + VOICE),
@@ -292,6 +292,7 @@ def test_our_endpoints_are_those_of_the_server() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")
+        patch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
         llm = AsyncLLM()
         try:
             paths = build_app(llm, ServerSettings()).openapi()["paths"]

@@ -20,7 +20,7 @@ SHAPES = {
     "mlp.down_proj": (384, 128),
 }  # fmt: skip
 """Of the shipped model's linear layers: numbers in and out."""
-NUM_LAYERS = 4
+NUM_LAYERS, VOCAB_SIZE = 4, 264
 SOME = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj")
 
 
@@ -38,6 +38,23 @@ def make_tensors(
                 numbers = rng.standard_normal(shape) * scale
                 tensors[f"{name}.lora_{half}.weight"] = numbers.astype(np.float32)
     return tensors
+
+
+def make_vocabulary_tensors(seed: int, rank: int = 8, scale: float = 0.09) -> dict[str, Any]:
+    """Of the embedding and of the head, with the base's embedding, which PEFT may write beside them."""
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Any:
+        return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+    embedding = "base_model.model.model.embed_tokens"
+    return {
+        f"{embedding}.lora_embedding_A": draw(rank, VOCAB_SIZE),
+        f"{embedding}.lora_embedding_B": draw(128, rank),
+        f"{embedding}.base_layer.weight": draw(VOCAB_SIZE, 128),
+        "base_model.model.lm_head.lora_A.weight": draw(rank, 128),
+        "base_model.model.lm_head.lora_B.weight": draw(VOCAB_SIZE, rank),
+    }
 
 
 def write_adapter(
@@ -77,16 +94,25 @@ def ask(folder: Path, number: int, name: str | None = None, **others: Any) -> Lo
     return LoRARequest(name or folder.name, number, str(folder), **others)
 
 
-def write_merged(folder: Path, adapter: Path, scaling: float = 2.0) -> Path:
-    """The shipped model with the adapter in its weights."""
-    shutil.copytree(DEFAULT_MODEL, folder)
+def write_merged(
+    folder: Path, adapter: Path, scaling: float = 2.0, base: Path = DEFAULT_MODEL
+) -> Path:
+    """The base with the adapter in its weights; an adapted head is tied no longer."""
+    shutil.copytree(base, folder)
     weights = load_file(folder / "model.safetensors")
     tensors = load_file(adapter / "adapter_model.safetensors")
+    if any("lm_head" in name for name in tensors):
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].copy()
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        text = json.dumps({**config, "tie_word_embeddings": False})
+        (folder / "config.json").write_text(text, encoding="utf-8")
     for name in tensors:
-        if name.endswith(".lora_A.weight"):
-            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
-            b = tensors[name.replace(".lora_A.", ".lora_B.")].astype(np.float64)
+        module, _, half = name.removeprefix("base_model.model.").partition(".lora_")
+        if half in ("A.weight", "embedding_A"):
+            other = f"B{half.removeprefix('A')}" if half[0] == "A" else "embedding_B"
+            b = tensors[name.removesuffix(half) + other].astype(np.float64)
             delta = scaling * (b @ tensors[name].astype(np.float64))
+            delta = delta.T if half == "embedding_A" else delta
             merged = weights[f"{module}.weight"].astype(np.float64) + delta
             weights[f"{module}.weight"] = merged.astype(np.float32)
     save_file(weights, folder / "model.safetensors")
