@@ -71,7 +71,7 @@ class Manager:
 
     def add_adapter(self, lora_request: Any) -> bool:
         adapter = lora_request.lora_int_id
-        self._inner.set_active_adapters({adapter: adapter})
+        self._inner.add_adapter(adapter, adapter)
         return True
 
 
