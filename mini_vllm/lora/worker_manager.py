@@ -20,7 +20,7 @@ class LRUCacheWorkerLoRAManager(Generic[Request, Adapter]):
     """Registered adapters, in memory, and active ones, each in a slot.
 
     An adapter goes out before those are touched that the same step still needs, as upstream: one of them may
-    have to be loaded again.
+    have to be loaded again. Whether it does, the order of the step's adapters decides (lab 11-06).
 
     Args:
         max_loras: slots.
