@@ -18,8 +18,9 @@ from tests.engine.helpers.thorough import either
 LAB = ROOT / "phase-11-multi-lora/labs/lab-03-what-a-slot-costs"
 CHILD = ROOT / "tests/engine/lora/vllm_child.py"
 ADAPTERS = Path(DEFAULT_MODEL).parent / "tiny-llama-lora"
-ONE_PROCESS, SEVERAL = list(range(16)), list(range(16, 20))
-"""Which of the servers have one rank, and which two."""
+FEW = [[0, 7, 9, 15], [17]]
+ALL = [list(range(16)), *([n] for n in range(16, 20))]
+"""Which of the servers share a process; from the 17th on, each has two ranks."""
 
 
 def load_record() -> Any:
@@ -33,7 +34,7 @@ def lines_of(record: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("numbers", [ONE_PROCESS, *either([[17]], [[n] for n in SEVERAL])])
+@pytest.mark.parametrize("numbers", either(FEW, ALL))
 def test_served_slots_in_vllm(numbers: list[int]) -> None:
     """What was recorded of running engines is still what they have."""
     record = load_record()
