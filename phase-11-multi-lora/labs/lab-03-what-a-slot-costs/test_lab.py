@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,8 +54,9 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 def test_the_smallest_max_lora_rank(lab: ModuleType) -> None:
     """An adapter's rank is rounded up to one that vLLM takes."""
-    smallest = {1: 1, 2: 8, 8: 8, 9: 16, 48: 64, 200: 256, 257: 320, 321: 512, 512: 512}
-    for rank, want in smallest.items():
+    legal = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+    above = {rank + 1: higher for rank, higher in pairwise(legal)}
+    for rank, want in sorted((above | dict(zip(legal, legal, strict=True))).items()):
         found = lab.smallest_max_lora_rank(rank)
         assert found == want, f"rank {rank}: max_lora_rank {want}; yours {found}"
     try:
@@ -126,6 +128,11 @@ def test_slots_have_vllms_bytes(lab: ModuleType, server: Any) -> None:
     assert found == want, (
         f"{server.words()}: one slot on one rank has {want:,} bytes; yours {found:,}"
     )
+    if server.tp == 1:
+        found = lab.slot_bytes(model, lora)
+        assert found == want, (
+            f"{server.words()}, tp left out: {want:,} bytes on the only rank; yours {found:,}"
+        )
 
 
 def test_a_rank_that_cannot_be_cut(lab: ModuleType) -> None:
