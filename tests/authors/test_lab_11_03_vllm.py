@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,6 +76,24 @@ def test_what_vllm_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         record.make_on_paper(support.Server("large vocabulary"))
     linears = settings(target_modules=("q_proj",))
     assert record.make_on_paper(support.Server("large vocabulary", linears))["bytes"]
+
+
+@pytest.mark.vllm
+def test_blocks_are_counted_as_vllm_counts_them() -> None:
+    """What slots leave, in whole blocks over all layers."""
+    from vllm.v1.core.kv_cache_utils import get_num_blocks
+
+    support, lab = load_record().support, load_module(LAB / "solution.py", "lab_11_03_solution")
+    config: Any = SimpleNamespace(cache_config=SimpleNamespace(num_gpu_blocks_override=None))
+    for name in ("Llama-2-7B", "Llama-3-8B", "Llama-3-70B"):
+        model = support.model_of(lab, name)
+        for tp in (1, 8, 16):
+            page = 2 * 16 * max(1, model.num_kv_heads // tp) * model.head_dim * 2
+            for slots, room in ((1, 10**9), (16, 3 * 10**9 + 1), (200, 10**9)):
+                lora = lab.LoRAConfig(slots)
+                left = room - slots * lab.slot_bytes(model, lora, tp)
+                theirs = get_num_blocks(config, model.num_layers, left, page)
+                assert lab.kv_blocks(model, lora, tp, room) == theirs, (name, tp, slots)
 
 
 @pytest.mark.vllm
