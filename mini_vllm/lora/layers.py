@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from mini_vllm.lora.lora_model import LoRAModel, Shapes
 
 AddLoRA = Callable[..., None]
-WITH_EMBEDDING_MODULES = ("LlamaForCausalLM", "MistralForCausalLM")
+WITH_EMBEDDING_MODULES = ("LlamaForCausalLM",)
 """Whose embedding and head may be adapted, too
-(`vllm/model_executor/models/llama.py:510 in LlamaForCausalLM`). Upstream a few more are; those that are here
-have no head of their own when they are tied."""
+(`vllm/model_executor/models/llama.py:510 in LlamaForCausalLM`). Upstream Qwen3 is another; Mistral, Qwen2 and
+Gemma are not (`vllm/model_executor/models/mistral.py:232 in MistralForCausalLM`)."""
 
 
 class LinearWithLoRA:
