@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from types import ModuleType
 
@@ -68,3 +69,10 @@ def test_cys_adapter_leaves_k_alone_and_still_has_its_own_blocks(tenants: Module
         ("cy", 0),
         ("cy", 64),
     ]
+
+
+def test_measured_shares() -> None:
+    rows = json.loads((ROOT / "benchmarks/results/lora.json").read_text("utf-8"))["rows"]
+    share = {row["adapters"]: row["/ base"] for row in rows if row["engine"] == "mini_vllm"}
+    assert f"makes {share[1]:.2f} of the base's tokens per second with one adapter" in GUIDE
+    assert f"and {share[16]:.2f} with sixteen" in GUIDE
