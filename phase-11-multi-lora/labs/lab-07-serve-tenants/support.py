@@ -203,7 +203,7 @@ def mini_client(capacity: int = 2) -> Iterator[tuple[Client, Callable[[], list[N
         )
         app = build_app(llm, settings)
         loras = llm.engine.input_processor.loras
-        assert loras is not None
+        assert loras is not None, "the engine was made with enable_lora"
         notes: list[Note] = []
         load = loras.load
 

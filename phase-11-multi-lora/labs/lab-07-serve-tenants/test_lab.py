@@ -145,18 +145,20 @@ def test_the_metric_of_vllm(lab: ModuleType) -> None:
 def test_mini_vllms_server_says_the_same(lab: ModuleType, here: dict[str, Any]) -> None:
     """Statuses, tenants, cached tokens and metrics by your functions; of the reads none is in a step."""
     for name, note in here.items():
-        assert note["status"] == VLLM[name]["status"], (name, note["status"])
-        if name in "efghi":
+        vllms = VLLM[name]
+        assert note["status"] == vllms["status"], f"call {name}: status {note['status']} here"
+        reads = 0 if name == "k" else len(vllms["reads"])
+        assert len(note["reads"]) == reads, f"call {name}: {len(note['reads'])} reads here"
+        if name in "efghik":
+            found = 0 if name == "k" else cached(vllms)
             got = lab.cached_tokens(note["answer"])
-            assert got == cached(VLLM[name]), f"call {name}: you read {got!r}"
-        if name != "k":
-            assert len(note["reads"]) == len(VLLM[name]["reads"]), name
-    assert list(lab.tenants(here["d"]["models"])) == ["ada", "bo", "cy"]
-    assert lab.cached_tokens(here["k"]["answer"]) == 0
-    assert here["k"]["reads"] == []
-    assert inside(here) == []
-    assert lab.adapters_with_requests(here["h"]["metrics"]) == ["cy"]
-    assert lab.adapters_with_requests(here["end"]["metrics"]) == []
+            assert got == found, f"call {name}: you read {got!r} from {note['answer']['usage']}"
+    names = list(lab.tenants(here["d"]["models"]))
+    assert names == ["ada", "bo", "cy"], f"ada, bo and cy are listed, and you find {names}"
+    assert inside(here) == [], f"a step of this server reads a file in {inside(here)}"
+    for name, running in (("h", ["cy"]), ("end", [])):
+        got = lab.adapters_with_requests(here[name]["metrics"])
+        assert got == running, f"call {name}: {running} have requests, and you read {got}"
 
 
 # ---- what to keep in memory ----------------------------------------------------------------------
