@@ -171,6 +171,28 @@ def test_memory_is_given_back_and_read_again(adapters: list[LoRARequest]) -> Non
     assert len(component_of(llm).manager.list_adapters()) == 2
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_an_adapter_is_added_ahead_of_its_requests_and_between_two_steps(
+    adapters: list[LoRARequest], async_scheduling: bool
+) -> None:
+    settings = EngineConfig(enable_lora=True, max_loras=2, async_scheduling=async_scheduling)
+    engine = LLMEngine(config=settings)
+    loras = engine.input_processor.loras
+    assert loras is not None
+    expected = tokens(LLM(enable_lora=True).generate("a", greedy(), lora_request=adapters[0]))
+    engine.add_request("one", "a", greedy(), lora_request=adapters[0])
+    done = []
+    for turn in range(100):
+        if turn in (3, 5):  # the second takes the slot that the request is in, and gives it back
+            assert engine.add_lora(adapters[turn // 2])
+        done += [output for output in engine.step() if output.finished]
+    assert tokens(done) == expected
+    assert done[0].lora_request == adapters[0]
+    assert type(done[0].lora_request) is LoRARequest
+    assert loras.num_loads == 3
+    assert len(engine.list_loras()) == 2
+
+
 # -- the prefix cache -----------------------------------------------------------------------------
 
 
