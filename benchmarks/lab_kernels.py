@@ -8,6 +8,7 @@
     w4a16                   lab 06-07, `awq_gemm_triton`
     fused-moe               lab 07-04, `fused_moe_kernel` with the tile of `get_default_config`
     gumbel                  lab 09-07, `gumbel_sample` of model runner V2
+    lora                    lab 11-02, `lora_shrink` and `lora_expand`
 
 All in float16, gumbel's logits in float32. Each call is recorded as a CUDA graph and replayed with a cold L2
 cache; times are medians by CUDA events. `share` is a kernel's speed in the least bytes that the shape needs
@@ -43,6 +44,7 @@ LABS = {
     "w4a16": "phase-06-quantization/labs/lab-07-triton-w4a16",
     "fused-moe": "phase-07-gemm-and-moe/labs/lab-04-triton-fused-moe",
     "gumbel": "phase-09-sampling/labs/lab-07-triton-gumbel",
+    "lora": "phase-11-multi-lora/labs/lab-02-triton-lora",
 }
 EXPERTS = (128, 8, 2048, 1536)  # experts, a token's, inputs, outputs: w13 of Qwen3-30B-A3B
 FEW_EXPERTS = (8, 2, 96, 72)
@@ -215,6 +217,54 @@ def gumbel(problem: str, device: str, dry: bool) -> Iterator[Work]:
         )  # fmt: skip
 
 
+def lora(problem: str, device: str, dry: bool) -> Iterator[Work]:
+    """q, k and v of Llama-3-8B with eight adapters of rank 16; every ninth row has none."""
+    import torch
+
+    from course.kernels.problems import lora as bench
+
+    lab = load_lab(problem)
+    slots, rank = 8, 16
+    inputs, widths = (64, [64, 16, 16]) if dry else (4096, [4096, 1024, 1024])
+    options: dict[str, Any] = {"device": device, "dtype": torch.float16}
+    torch.manual_seed(0)
+    edges = torch.tensor([0, *widths]).cumsum(0).int().to(device)
+    lora_a = torch.randn(3, slots, rank, inputs, **options) / inputs**0.5
+    lora_b = torch.randn(slots, sum(widths), rank, **options)
+    for rows in (1, 20) if dry else (1, 16, 64, 1024):
+        slot_of = torch.arange(rows, dtype=torch.int32) % (slots + 1) - int(rows > slots)
+        x, y = torch.randn(rows, inputs, **options), torch.randn(rows, sum(widths), **options)
+        given = {
+            "y": y, "x": x, "lora_a": lora_a, "lora_b": lora_b, "slice_starts": edges, "widths": widths,
+            **bench.sort_rows(slot_of.to(device), slots),
+        }  # fmt: skip
+
+        def error(out: Tensor, given: dict[str, Any] = given) -> float:
+            on_cpu = {n: t.cpu() if hasattr(t, "cpu") else t for n, t in given.items()}
+            expected = bench.answer(on_cpu)[0]
+            return float((out.cpu().double() - expected).abs().max() / expected.abs().max())
+
+        def theirs(given: dict[str, Any] = given) -> Callable[[], Tensor]:
+            start = bench.Starter(given)
+            mid = torch.empty(3, len(given["x"]), rank, dtype=torch.float32, device=device)
+
+            def run() -> Tensor:
+                out: Tensor = given["y"].clone()
+                start.shrink(mid)
+                start.expand(mid, out)
+                return out
+
+            return run
+
+        call = lambda given=given: lab.add_lora(*given.values())  # noqa: E731
+        used = len(slot_of[slot_of >= 0].unique()) * rank * (3 * inputs + sum(widths))
+        moved = 2 * (used + rows * (inputs + 4 * sum(widths)))
+        yield Work(
+            f"{rows} rows, {slots} adapters", moved, error, quantization.TOLERANCE,
+            lambda call=call: call, theirs,
+        )  # fmt: skip
+
+
 MAKERS: dict[str, Callable[[str, str, bool], Iterator[Work]]] = {
     "decode": decode,
     "split-decode": decode,
@@ -222,6 +272,7 @@ MAKERS: dict[str, Callable[[str, str, bool], Iterator[Work]]] = {
     "w4a16": w4a16,
     "fused-moe": fused_moe,
     "gumbel": gumbel,
+    "lora": lora,
 }
 
 

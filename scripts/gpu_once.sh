@@ -52,7 +52,7 @@ part() {
         dry=("$PYTHON" -m benchmarks.quantization --save --dry-run)
         ;;
     kernels)
-        limit=50 about="the labs' kernels against a copy and vLLM's: decode, split decode, prefill, W4A16, MoE, gumbel"
+        limit=50 about="the labs' kernels against a copy and vLLM's: decode, split decode, prefill, W4A16, MoE, gumbel, LoRA"
         run=("$PYTHON" -m benchmarks.lab_kernels --save --rounds 20)
         dry=("$PYTHON" -m benchmarks.lab_kernels --save --dry-run)
         ;;

@@ -60,6 +60,8 @@ QUICK = (
     "next_expert",
     "blocks_behind_the_end_masked",
     "noise_by_the_lane",
+    "no_adapter_is_the_last_slot",
+    "idle_programs_read_weights",
     "times_one_over_temperature",
     "query_heads_side_by_side",
     "hidden_keys_score_minus_10000",
@@ -97,6 +99,7 @@ def test_correct_kernels_are_accepted() -> None:
     names = (
         "split.py", "walks_pairs.py", "one.py", "two_stages.py", "keeps_memory.py",
         "chunks.py", "nibbles.py", "walks_outputs.py", "walks_vocabulary.py",
+        "walks_slots.py",
     )  # fmt: skip
     for report in proof.correct(names, judges=("right", "races"), vllm=False):
         assert report.ok, f"{report.path} is correct\n{report.refusals()}"
