@@ -142,6 +142,7 @@ def borrowed(slot_of_row: Sequence[int], filled: Sequence[bool]) -> dict[int, in
         filled: by slot, whether it was ever filled.
 
     Returns:
-        By row, ascending, the slot whose numbers it is given. Rows that get zeros or nothing are not in it.
+        By row, ascending, the slot whose numbers it is given, counted from 0. Rows that get zeros or nothing
+        are not in it.
     """
     raise NotImplementedError

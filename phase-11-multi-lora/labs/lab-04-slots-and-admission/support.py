@@ -122,6 +122,7 @@ def play_trace(make: Callable[..., Any], trace: Trace) -> Iterator[Seen]:
         return "weights", adapter_id
 
     def set_slot(index: int, adapter: tuple[str, int]) -> None:
+        assert isinstance(adapter, tuple), f"set_slot gets what load returned, not {adapter!r}"
         fills.append((index, adapter[1]))
 
     manager = make(trace.max_loras, trace.max_cpu_loras, load, set_slot)

@@ -65,10 +65,10 @@ def test_the_longest_unused_goes(lab: ModuleType) -> None:
         disk.manager.set_active_adapters(ids)
     slots, memory = disk.state()
     assert slots == [1, 3], (
-        f"steps with 1, 2, 1, 3 on two slots: 2 is unused longest; slots {slots}"
+        f"steps with 1, 2, 1, 3 on two slots: 2 is unused longest, so they have 1 and 3; yours {slots}"
     )
     assert memory == [1, 3], (
-        f"steps with 1, 2, 1, 3, room for two: 2 is unused longest; memory {memory}"
+        f"steps with 1, 2, 1, 3, room for two: 2 is unused longest, so 1 and 3 stay; yours {memory}"
     )
 
 
@@ -80,8 +80,24 @@ def test_leaving_a_slot_is_not_leaving_memory(lab: ModuleType) -> None:
     assert disk.loads == [1, 2], (
         f"one slot, room for two in memory, steps with 1, 2, 1: reads {disk.loads} from disk"
     )
-    assert disk.fills == [(0, "weights of 1"), (0, "weights of 2"), (0, "weights of 1")], (
-        f"one slot, steps with 1, 2, 1: it is filled three times; yours: {disk.fills}"
+    fills = [(0, f"weights of {i}") for i in (1, 2, 1)]
+    assert disk.fills == fills, (
+        f"one slot, steps with 1, 2, 1: set_slot is to be called with {fills}, and was with {disk.fills}"
+    )
+
+
+def test_leaving_memory_is_leaving_the_slot(lab: ModuleType) -> None:
+    """Every active adapter is in memory, also when one in a slot is the longest unused in memory."""
+    disk = _Disk(lab, 2, 3)
+    for adapter_id in (1, 2, 3):
+        disk.manager.add_adapter(adapter_id)
+    disk.manager.activate_adapter(1)
+    disk.manager.add_adapter(4)
+    slots, memory = disk.state()
+    lost = [i for i in slots if i is not None and i not in memory]
+    assert not lost, (
+        "two slots, room for three in memory; 1, 2 and 3 are added, 1 is activated, 4 is added: slots "
+        f"{slots} and memory {memory}, so {lost} are in a slot and not in memory"
     )
 
 
