@@ -157,14 +157,13 @@ class EngineCore:
 
     def list_loras(self) -> set[int]:
         """The ids of the adapters in memory (`vllm/v1/engine/core.py:769 EngineCore.list_loras`)."""
-        ids: set[int] = self._ask_worker("list_loras")
-        return ids
+        return set(self._ask_worker("list_loras"))
 
     def _ask_worker(self, method: str, *args: Any) -> Any:
         """Where steps are carried out by a thread, behind those that it has been given."""
-        if self.batch_queue is None:
-            return self.model_executor.collective_rpc(method, args, single_value=True)
-        return self.model_executor.collective_rpc(method, args, True, True).result()
+        threaded = self.batch_queue is not None
+        answer = self.model_executor.collective_rpc(method, args, threaded, single_value=True)
+        return answer.result() if threaded else answer
 
     def step(self) -> list[EngineCoreOutput]:
         """Schedule, execute, update.

@@ -55,8 +55,8 @@ class EngineCoreClient(ABC):
     ) -> bool:
         """As `EngineCore.reset_prefix_cache`."""
 
-    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
-        """As `EngineCore.add_lora`. Adapters cross no border between processes: `config/lora.py` refuses
+    def add_lora(self, lora_request: LoadedLoRARequest) -> bool:
+        """As `EngineCore.add_lora`, and True. Adapters cross no border between processes: `config/lora.py` refuses
         what would need that."""
         raise AssertionError("several engines have no adapters")
 
@@ -92,8 +92,9 @@ class InprocClient(EngineCoreClient):
     ) -> bool:
         return self.engine_core.reset_prefix_cache(reset_running_requests, reset_connector)
 
-    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
+    def add_lora(self, lora_request: LoadedLoRARequest) -> bool:
         self.engine_core.add_lora(lora_request)
+        return True
 
     def list_loras(self) -> set[int]:
         return self.engine_core.list_loras()

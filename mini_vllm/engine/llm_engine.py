@@ -289,8 +289,7 @@ class LLMEngine:
         Raises TypeError or ValueError, and has then changed nothing: an adapter that is not usable.
         Source: `vllm/v1/engine/llm_engine.py:394 LLMEngine.add_lora`.
         """
-        self.core_client.add_lora(self.input_processor.load_lora(lora_request))
-        return True
+        return self.core_client.add_lora(self.input_processor.load_lora(lora_request))
 
     def list_loras(self) -> set[int]:
         """The ids of the adapters in memory (`vllm/v1/engine/llm_engine.py:402 LLMEngine.list_loras`)."""
