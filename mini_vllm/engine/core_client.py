@@ -56,8 +56,8 @@ class EngineCoreClient(ABC):
         """As `EngineCore.reset_prefix_cache`."""
 
     def add_lora(self, lora_request: LoadedLoRARequest) -> bool:
-        """As `EngineCore.add_lora`, and True. Adapters cross no border between processes: `config/lora.py` refuses
-        what would need that."""
+        """As `EngineCore.add_lora`, and True. Adapters cross no border between processes: `config/lora.py`
+        refuses what would need that."""
         raise AssertionError("several engines have no adapters")
 
     def list_loras(self) -> set[int]:

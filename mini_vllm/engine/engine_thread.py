@@ -160,7 +160,7 @@ class EngineThread:
         self.busy_since: float | None = None
         # Shared, under the lock of `_wakeup`.
         self._wakeup = threading.Condition()
-        self._commands: list[Callable[[], None]] = []
+        self._commands: list[Callable[[], object]] = []
         self._stopping = False
         # Written by the event loop's thread.
         self._max_loop_share = max_loop_share
@@ -180,7 +180,7 @@ class EngineThread:
 
     # -- called from other threads ----------------------------------------------------------------
 
-    def send(self, command: Callable[[], None]) -> bool:
+    def send(self, command: Callable[[], object]) -> bool:
         """Leave a command to run before the next step; False if none is taken any more."""
         with self._wakeup:
             if self._stopping or self.ended:
@@ -366,7 +366,7 @@ class EngineThread:
         if drained:
             self._call_loop(release)
 
-    def _call_loop(self, callback: Callable[[], None]) -> bool:
+    def _call_loop(self, callback: Callable[[], object]) -> bool:
         assert self.loop is not None, "a command came before the loop was known"
         try:
             self.loop.call_soon_threadsafe(callback)

@@ -29,20 +29,29 @@ PATHS = {
     "ChatCompletionRequest": "/v1/chat/completions",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
+    "LoadLoRAAdapterRequest": "/v1/load_lora_adapter",
+    "UnloadLoRAAdapterRequest": "/v1/unload_lora_adapter",
 }
 NUMBERS = (
     "NaN", "Infinity", "-Infinity", "1e308", "-1e308", "1e-320", "-1e-320", "1e999", "0", "-0.0",
     "1" + "0" * 400, "-1" + "0" * 400, "1" + "0" * 30,
 )  # fmt: skip
 NO_NUMBERS = ("NaN", "Infinity", "-Infinity", "1e999")
+OTHER_BODIES: dict[str, Any] = {
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [5]},
+    "/v1/unload_lora_adapter": {"lora_name": "x"},
+}
 MESSAGES = [{"role": "user", "content": "x"}]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerHere]:
-    with serve_here(EngineConfig(max_model_len=64)) as running:
-        yield running
-        running.check_unharmed()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
+        with serve_here(EngineConfig(max_model_len=64, enable_lora=True)) as running:
+            yield running
+            running.check_unharmed()
 
 
 def number_fields(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:
@@ -83,14 +92,11 @@ def with_number(path: str, place: str, number: str) -> tuple[bytes, str]:
     while name.endswith(("{}", "[]")):
         name, kind = name[:-2], name[-2:]
         value = f'{{"5": {value}}}' if kind == "{}" else f"[{value}]"
-    body: dict[str, Any] = {"/tokenize": {"prompt": "x"}, "/detokenize": {"tokens": [5]}}.get(
-        path, {}
-    )
+    body: dict[str, Any] = OTHER_BODIES.get(path, {})
     if not body:
         text = {"messages": MESSAGES} if "chat" in path else {"prompt": "x"}
         body = {**text, "max_tokens": 3, "seed": 1, "n": 1, "temperature": 0.5}
-    body.pop(name, None)
-    parts = [f"{json.dumps(key)}: {json.dumps(one)}" for key, one in body.items()]
+    parts = [f"{json.dumps(key)}: {json.dumps(one)}" for key, one in body.items() if key != name]
     return "{{{}}}".format(", ".join([*parts, f'"{name}": {value}'])).encode(), name
 
 
@@ -129,9 +135,12 @@ def test_a_number_is_taken_or_refused_by_its_field(
         if beams:
             body = body[:-1].replace(b'"n": 1', b'"n": 2') + b', "use_beam_search": true}'
         answer = server.send(path, body)
-        assert answer.status in (200, 400), (body, answer.body)
+        taken = (
+            404 if path == "/v1/unload_lora_adapter" else 200
+        )  # there is no adapter of that name
+        assert answer.status in (taken, 400), (body, answer.body)
         content = strict_json(answer)
-        if answer.status == 200:
+        if answer.status == taken:
             assert number not in NO_NUMBERS or place == "logit_bias{}", (number, "was taken")
             continue
         error = content["error"]
