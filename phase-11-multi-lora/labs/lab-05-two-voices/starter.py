@@ -26,10 +26,10 @@ def audit(rows: list[Any], block_size: int) -> dict[str, tuple[int, int]]:
     weights.
 
     Args:
-        rows: in the order in which they were scheduled. A row is one request in one step:
-            `step` counts from 0; `request` is its id; `weights` names the weights that it has in this step;
-            `computed` positions were there before the step; the next `scheduled` are computed in it;
-            `blocks` are its blocks' numbers: position p is at place `p % block_size` of block
+        rows: in the order in which they were scheduled. A row is one request in one step. Its
+            attributes: `step` counts from 0; `request` is its id; `weights` names the weights that it has
+            in this step; `computed` positions were there before the step; the next `scheduled` are computed
+            in it; `blocks` are its blocks' numbers: position p is at place `p % block_size` of block
             `blocks[p // block_size]`. A row may read what one before it in the same step computes, because
             each layer writes all of a step's K and V before any of them is read.
         block_size: positions per block.

@@ -89,6 +89,20 @@ def test_the_audit_forgets_what_is_overwritten(lab: ModuleType) -> None:
     check_audit(lab, rows, {"d": (4, 16)}, "blocks 1 and 3 are used twice")
 
 
+def test_the_audit_forgives_what_is_computed_again(lab: ModuleType) -> None:
+    """After a preemption all is computed again, in other blocks: a request that read unsound now does not."""
+    rows = [
+        row(0, "a", "old", 0, 16, 1),
+        row(1, "b", "new", 16, 4, 1, 2),
+        row(2, "b", "new", 0, 21, 3, 4),
+        row(3, "c", "new", 16, 4, 3, 5),
+        row(3, "d", "new", 0, 16, 1),
+        row(4, "d", "new", 16, 4, 1, 2),
+    ]
+    what = "'b' reads block 1, which is old, and then computes block 3 from its first token"
+    check_audit(lab, rows, {"b": (1, 16)}, what)
+
+
 def test_the_audit_looks_at_positions(lab: ModuleType) -> None:
     """A block may hold both: of a request whose weights change half-way, the first half is old."""
     rows = [
@@ -126,34 +140,47 @@ def some_tensors() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     names = ("layers.0.k_proj.lora_A", "layers.0.k_proj.lora_B", "layers.0.v_proj.lora_A")
     shapes = ((4, 8), (8, 4), (4, 8))
+    # A large one too, of which numpy prints only the ends.
+    names, shapes = (*names, "layers.0.up_proj.lora_B"), (*shapes, (512, 4))
     return {n: rng.normal(size=s).astype(np.float32) for n, s in zip(names, shapes, strict=True)}
 
 
 def test_a_version_is_the_weights(lab: ModuleType) -> None:
     """The version changes with everything that changes a product."""
     tensors = some_tensors()
-    first, second, third = tensors
+    first, second, third, large = tensors
     usual = lab.version(CONFIG, tensors)
     assert isinstance(usual, bytes), f"bytes are asked for, not {usual!r}"
     assert len(usual) == 32, f"32 bytes are asked for, not {len(usual)}"
     number = tensors[second].copy()
     number[-1, -1] += 1
-    swapped = {first: tensors[third], second: tensors[second], third: tensors[first]}
+    little = tensors[large].copy()
+    little[256, 2] = np.nextafter(little[256, 2], np.float32(9))
+    swapped = {**tensors, first: tensors[third], third: tensors[first]}
     others: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]] = {
         "lora_alpha is 16, not 8": ({**CONFIG, "lora_alpha": 16}, tensors),
+        "r is 16, not 4": ({**CONFIG, "r": 16}, tensors),
         "use_rslora is true": ({**CONFIG, "use_rslora": True}, tensors),
         "one number is another": (CONFIG, {**tensors, second: number}),
+        "one number of 2,048 is a trifle larger": (CONFIG, {**tensors, large: little}),
         "two tensors have changed places": (CONFIG, swapped),
         "a tensor has another name": (CONFIG, {"x" if n == third else n: t for n, t in tensors.items()}),
-        "a tensor is missing": (CONFIG, {first: tensors[first], second: tensors[second]}),
+        "a tensor is missing": (CONFIG, {n: t for n, t in tensors.items() if n != third}),
         "8 by 4 has become 4 by 8": (CONFIG, {**tensors, second: tensors[second].reshape(4, 8)}),
     }  # fmt: skip
     for what, (config, changed) in others.items():
         assert lab.version(config, changed) != usual, f"{what}, and the version is the same"
 
 
-def test_a_version_is_nothing_but_the_weights(lab: ModuleType) -> None:
-    """The same weights have one version, however their files are written."""
+def refuse_hash(_: object) -> int:
+    pytest.fail("Python's hash() gives another number in each process")
+
+
+def test_a_version_is_nothing_but_the_weights(
+    lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same weights have one version, however their files are written, and in every process."""
+    monkeypatch.setattr(lab, "hash", refuse_hash, raising=False)
     tensors = some_tensors()
     usual = lab.version(CONFIG, tensors)
     assert lab.version(CONFIG, tensors) == usual, "called twice, it says two things"
@@ -168,7 +195,7 @@ def test_a_version_is_nothing_but_the_weights(lab: ModuleType) -> None:
 def test_no_two_keys_meet(lab: ModuleType) -> None:
     """Names, versions and salts made of the same few bytes: a block's hash is shared by equals alone."""
     rng = random.Random(0)
-    pieces = ["a", "b", "\0", "ÿ", "\x01"]
+    pieces = ["a", "b", "\0", "ÿ", "\x01", "Ж"]
     versions = [bytes([byte]) * 32 for byte in (97, 98, 1, 0)]
     of_hash: dict[bytes, Any] = {}
     for _ in range(6_000):
@@ -185,9 +212,16 @@ def test_no_two_keys_meet(lab: ModuleType) -> None:
         asked = (salt, *((name, which) if lora else ()))
         other = of_hash.setdefault(block, asked)
         assert other == asked, (
-            f"two requests share a first block; of each the salt and maybe name and version: {other} and "
-            f"{asked}"
+            f"two requests share a first block: one with {told(*other)}; one with {told(*asked)}"
         )
+
+
+def told(salt: str | None, name: str | None = None, version: bytes = b"") -> str:
+    """A request of the test above in words."""
+    adapter = (
+        "no adapter" if name is None else f"the adapter {name!r}, version 32 * {version[:1]!r}"
+    )
+    return f"{adapter}, and {'no salt' if salt is None else f'the salt {salt!r}'}"
 
 
 def text(tokens: list[int]) -> str:
@@ -242,7 +276,10 @@ def test_a_reset_with_nothing_under_way(lab: ModuleType) -> None:
     """With the name as the key, `reload_with_reset` makes Ada's next answer the new weights'."""
     with support.mini_server(support.by_name) as server:
         support.begin(server)
+        before = server.steps
         lab.reload_with_reset(server, "ada", "telegram")
+        waited = server.steps - before
+        assert not waited, f"nothing was under way, and the reload waited {waited} steps"
         server.ask("ada 2", "ada")
         server.run()
         got, due = server.answers["ada 2"], truth()["ada 2"]
@@ -282,9 +319,10 @@ def test_a_reset_with_requests_under_way(lab: ModuleType) -> None:
 def test_your_bill_is_what_the_engine_pays(lab: ModuleType, situation: str, mend: str) -> None:
     """`bill` beside the engine: blocks not found, tokens computed again, steps waited."""
     tenants, paid = support.measure(lab, situation, mend)
+    by = "with your hash_key" if mend == "key" else "in and after your reload_with_reset"
     got = lab.bill(tenants, "ada", mend)
     for what in ("blocks", "tokens", "steps"):
         mine, due = getattr(got, what), getattr(paid, what)
         assert mine == due, (
-            f"{situation}, {mend}: the engine pays the {what} {due}; your bill has {mine}"
+            f"{situation}, {mend}: the engine, {by}, pays the {what} {due}; your bill has {mine}"
         )

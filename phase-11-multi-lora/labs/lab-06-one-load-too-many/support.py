@@ -110,7 +110,7 @@ class Step:
 @cache
 def day(seed: int = 1, num_steps: int = 600) -> tuple[Step, ...]:
     """A day of Noor's server. A running request gets a token in each step. A request whose adapter would be
-    one too many waits, and those behind it may pass; nobody else is held up."""
+    one too many waits, and those behind it may pass; no other is held up."""
     rng = random.Random(f"a day {seed}")
     weights = [1 / (1 + n) ** 0.5 for n in range(TENANTS)]
     tenants = rng.sample(range(1, TENANTS + 1), TENANTS)

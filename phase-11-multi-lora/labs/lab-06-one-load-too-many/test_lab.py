@@ -19,8 +19,8 @@ SEEDS = range(60)
 def test_the_predictions_hold(lab: ModuleType) -> None:
     """Your answers to the README's questions hold, before anything is run."""
     facts: dict[str, tuple[Any, str]] = {
-        "newcomer": ((1, 2), "Who is the oldest when 4 comes: after 3 was touched, and before?"),
-        "chain": ((1, 8), "Whom does the newcomer throw out, and what does the walk meet next?"),
+        "newcomer": ((1, 2), "Which is the oldest when 4 comes: after 3 was touched, and before?"),
+        "chain": ((1, 8), "Which does the newcomer throw out, and what does the walk meet next?"),
         "room in memory": ((1, 2), "An adapter that left its slot: is it read from disk again?"),
         "still luck": ((3, 4), "Which of 1 and 2 is the oldest when 3 comes?"),
         "far sight": ((5, 4), "When 3 comes: which of 1 and 2 is needed later?"),
@@ -99,6 +99,10 @@ def test_a_step_loads_what_is_missing_and_no_more(lab: ModuleType) -> None:
                     f"the step needs {step}; slots {slots}, memory {sorted(in_memory)}: {what} must be "
                     f"{len(missing)}, not {len(done)}: {done}"
                 )
+            assert manager.loads[loads:] == sorted(manager.loads[loads:]), (
+                f"the step needs {step}; slots {slots}, memory {sorted(in_memory)}: of those to load the "
+                f"smaller id comes first, not {manager.loads[loads:]}"
+            )
 
 
 def test_the_order_of_the_set_makes_no_difference(lab: ModuleType) -> None:
@@ -109,9 +113,11 @@ def test_the_order_of_the_set_makes_no_difference(lab: ModuleType) -> None:
         rng = random.Random(seed)
         shuffled = [rng.sample(step, len(step)) for step in steps]
         again = support.loads_of(lab.apply_adapters, shuffled, max_loras)
-        assert once == again, (
-            f"the same steps, handed over in another order: {sum(once)} loads, then {sum(again)}"
-        )
+        for now, (first, then) in enumerate(zip(once, again, strict=True)):
+            assert first == then, (
+                f"{max_loras} slots, the first steps {steps[: now + 1]}: the last loads {first}; each step "
+                f"handed over in another order, {shuffled[: now + 1]}, it loads {then}"
+            )
 
 
 def test_too_many_are_refused(lab: ModuleType) -> None:
