@@ -112,7 +112,9 @@ def make_manager(max_loras: int, max_cpu_loras: int, loads: list[int]) -> Any:
     )
     inner.lora_config = SimpleNamespace(max_loras=max_loras, max_cpu_loras=max_cpu_loras)
     inner.modules, inner.lora_index_to_id = {}, [None] * max_loras
-    inner._registered_adapters = model_manager.AdapterLRUCache(max_cpu_loras, inner.deactivate_adapter)
+    inner._registered_adapters = model_manager.AdapterLRUCache(
+        max_cpu_loras, inner.deactivate_adapter
+    )
     inner._active_adapters = model_manager.AdapterLRUCache(max_loras, inner._deactivate_adapter)
     inner._create_merged_loras_inplace = lambda lora: None
     inner.supports_mm, inner.vocab_size, inner._last_mapping = False, 264, None

@@ -84,7 +84,7 @@ FAULTS = (
     Fault(13, "a request in flight is forgotten at the gate of adapters", "in-flight"),
     Fault(13, "an adapter of merged layers is gathered on ranks that have it", "gathered", 45715),
     Fault(13, "an adapter that a step needs is evicted by it", "evicted"),
-    Fault(13, "a row without an adapter gets one, CPU", "last-slot", 48421),
+    Fault(13, "a row without an adapter gets one, CPU", "last-slot"),
     Fault(13, "a row keeps a slot that another adapter has", "moved", 47725),
     Fault(13, "new weights under an old name read old KV, another folder", "old-name"),
     Fault(13, "a salt finds the blocks of the adapter of that name", "salt"),

@@ -1,4 +1,4 @@
-"""vLLM's `_lora_expand` in Triton's interpreter, on shrunk rows as one rank has them and as two have gathered.
+"""vLLM's `_lora_expand` in Triton's interpreter, on shrunk rows of one rank, and of two gathered.
 
     TRITON_INTERPRET=1 CUDA_VISIBLE_DEVICES= python tests/engine/helpers/real_vllm/gathered_child.py
 
