@@ -33,7 +33,9 @@ def _pin_nothing() -> None:
     """Let tensors be ordinary memory: pinned memory takes a GPU."""
     from vllm.utils import torch_utils
 
-    torch_utils.async_tensor_h2d.__defaults__ = (False,)
+    if len(torch_utils.async_tensor_h2d.__defaults__ or ()) == 1:
+        torch_utils.async_tensor_h2d.__defaults__ = (False,)
+    torch_utils.PIN_MEMORY = False  # what later releases ask
 
 
 def refused(say: Say) -> None:
@@ -99,32 +101,52 @@ def in_flight(say: Say) -> None:
             scheduler.update_from_output(oldest, parts.make_output(names, [[9]] * len(names)))
 
 
-def moved(say: Say) -> None:
-    """Two slots. Adapter 1 decodes; between two of its steps a client loads 3 and 4."""
+def make_manager(max_loras: int, max_cpu_loras: int, loads: list[int]) -> Any:
+    """vLLM's two managers without a model; each id that is loaded is put into `loads`."""
     from vllm.lora import model_manager, worker_manager
-    from vllm.lora.layers import LoRAMapping
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
     _pin_nothing()
     inner: Any = model_manager.LRUCacheLoRAModelManager.__new__(
         model_manager.LRUCacheLoRAModelManager
     )
-    inner.lora_config = SimpleNamespace(max_loras=2, max_cpu_loras=4)
-    inner.modules, inner.lora_index_to_id = {}, [None, None]
-    inner._registered_adapters = model_manager.LoRALRUCache(4, inner.deactivate_adapter)
-    inner._active_adapters = model_manager.LoRALRUCache(2, inner._deactivate_adapter)
+    inner.lora_config = SimpleNamespace(max_loras=max_loras, max_cpu_loras=max_cpu_loras)
+    inner.modules, inner.lora_index_to_id = {}, [None] * max_loras
+    inner._registered_adapters = model_manager.AdapterLRUCache(
+        max_cpu_loras, inner.deactivate_adapter
+    )
+    inner._active_adapters = model_manager.AdapterLRUCache(max_loras, inner._deactivate_adapter)
     inner._create_merged_loras_inplace = lambda lora: None
     inner.supports_mm, inner.vocab_size, inner._last_mapping = False, 264, None
+    inner._enable_mixed_moe_lora_format = False
+    inner._last_slot_layout, inner._classification_head = None, None  # later releases ask for these
     wrapper = PunicaWrapperCPU(64, 4, "cpu")
     inner.punica_wrapper_mapping = {model_manager.DEFAULT_LANGUAGE_WRAPPER_KEY: wrapper}
     outer: Any = worker_manager.LRUCacheWorkerLoRAManager.__new__(
         worker_manager.LRUCacheWorkerLoRAManager
     )
     outer._adapter_manager = inner
-    outer._load_adapter = lambda request: SimpleNamespace(id=request.lora_int_id)
 
-    def ask(number: int) -> Any:
-        return SimpleNamespace(lora_int_id=number, load_inplace=False)
+    def load(request: Any) -> Any:
+        loads.append(request.lora_int_id)
+        return SimpleNamespace(id=request.lora_int_id)
+
+    outer._load_adapter = load
+    return outer
+
+
+def ask(number: int) -> Any:
+    """As much of a `LoRARequest` as the managers read."""
+    return SimpleNamespace(lora_int_id=number, load_inplace=False)
+
+
+def moved(say: Say) -> None:
+    """Two slots. Adapter 1 decodes; between two of its steps a client loads 3 and 4."""
+    from vllm.lora.layers import LoRAMapping
+
+    outer = make_manager(max_loras=2, max_cpu_loras=4, loads=[])
+    inner = outer._adapter_manager
+    [wrapper] = inner.punica_wrapper_mapping.values()
 
     def step(number: int, when: str) -> None:
         outer.set_active_adapters([ask(number)], LoRAMapping((number,), (number,), True))

@@ -21,13 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from course.faults.checks_apart import (
-    IN_TRITON,
-    INTERPRETED,
-    ON_CARDS,
-    Seen,
-    name_the_package,
-)
+from course.faults.adapters import OF_ADAPTERS
+from course.faults.checks_apart import IN_TRITON, INTERPRETED, ON_CARDS, Seen, name_the_package
 from course.faults.cpu import SETTINGS
 from mini_vllm.config.engine import DEFAULT_MODEL
 
@@ -419,7 +414,7 @@ CHECKS: dict[str, Callable[[], Seen]] = {
     "temperature": drafts_without_a_temperature, "after-a-chunk": token_after_a_chunk,
     "balancedness": balancedness, "beam": beam_with_anothers_end,
     "mixture-config": mixture_without_a_kernel, "mixture-tile": mixture_admitted_by_mistake,
-    **ON_CARDS, **IN_TRITON,
+    **ON_CARDS, **IN_TRITON, **OF_ADAPTERS,
 }  # fmt: skip
 
 
@@ -429,9 +424,10 @@ def main(names: list[str]) -> int:
         from course.faults import cards
 
         os.environ |= cards.kernels.topics.ON_PAPER
-    elif set(names) & IN_TRITON.keys():
+    elif set(names) & (IN_TRITON.keys() | OF_ADAPTERS.keys()):
         os.environ |= INTERPRETED
-        name_the_package()
+        if set(names) & IN_TRITON.keys():
+            name_the_package()
     else:
         from course.faults.old_kernels import use
 

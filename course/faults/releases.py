@@ -18,6 +18,7 @@ from pathlib import Path
 
 from course.drift.record import ROOT, fetch
 from course.drift.record import SETTINGS as QUIET
+from course.faults.adapters import OF_ADAPTERS
 from course.faults.cpu import SETTINGS
 from mini_vllm.core.sched.releases import PIN, RELEASES
 
@@ -80,6 +81,15 @@ FAULTS = (
     Fault(13, "a consolidated file below hides the weights", "below"),
     Fault(13, "a request whose `min_tokens` do not fit never ends", "end"),
     Fault(13, "a Gemma 3 of full layers gets a window", "window", 49803),
+    Fault(13, "a request in flight is forgotten at the gate of adapters", "in-flight"),
+    Fault(13, "an adapter of merged layers is gathered on ranks that have it", "gathered", 45715),
+    Fault(13, "an adapter that a step needs is evicted by it", "evicted"),
+    Fault(13, "a row without an adapter gets one, CPU", "last-slot"),
+    Fault(13, "a row keeps a slot that another adapter has", "moved", 47725),
+    Fault(13, "new weights under an old name read old KV, another folder", "old-name"),
+    Fault(13, "a salt finds the blocks of the adapter of that name", "salt"),
+    Fault(13, "a load in place is repeated in each step", "in-place"),
+    Fault(13, "`alpha_pattern` and `rank_pattern` are passed over", "patterns"),
     Fault(14, "a forced reset loses tokens, drafts in flight", "lost"),
     Fault(14, "a forced reset goes back too far, drafts in flight", "taken-back"),
     Fault(15, "a beam ends with another's EOS", "beam", 47126),
@@ -90,6 +100,7 @@ APART = (
     ("mixture-config", "mixture-tile"),
     ("e5m2", "int8-activations", "fp8-weights", "query-scale"),
     ("nan", "min-tokens"),
+    tuple(OF_ADAPTERS),
 )
 """Checks that want a process without the others."""
 

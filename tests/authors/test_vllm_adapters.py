@@ -77,6 +77,39 @@ def test_a_request_to_load_in_place_reads_the_file_whenever_it_is_seen() -> None
         assert len(loads) == 3
 
 
+def test_the_gpus_kernel_reads_the_half_of_gathered_rows_that_is_right() -> None:
+    """Deep dive, section 4; on CPU the last test."""
+    child = ROOT / "tests/engine/helpers/real_vllm/gathered_child.py"
+    printed = output_of(child, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="").splitlines()
+    far = [
+        float(line.rpartition(" ")[2]) for line in printed if "own" in line or "gathered" in line
+    ]
+    assert len(far) == 3
+    assert max(far) < 0.002
+
+
+def test_only_the_last_part_of_a_tensors_name_is_checked(tmp_path: Path) -> None:
+    """Deep dive, section 1."""
+    import torch
+    from safetensors.torch import save_file
+    from vllm.lora.lora_model import LoRAModel
+    from vllm.lora.peft_helper import PEFTHelper
+
+    helper = PEFTHelper(r=1, lora_alpha=1, target_modules=["q_proj"])
+
+    def read(layer: int, module: str) -> LoRAModel:
+        name = f"base_model.model.model.layers.{layer}.self_attn.{module}.lora_%s.weight"
+        pair = {name % "A": torch.ones(1, 8), name % "B": torch.ones(8, 1)}
+        save_file(pair, tmp_path / "adapter_model.safetensors")
+        return LoRAModel.from_local_checkpoint(
+            str(tmp_path), {"q_proj"}, helper, lora_model_id=1, device="cpu"
+        )
+
+    assert list(read(99, "q_proj").loras) == ["model.layers.99.self_attn.q_proj"]
+    with pytest.raises(ValueError, match=r"layers\.0\.self_attn\.in_proj"):
+        read(0, "in_proj")
+
+
 class _Sized(SimpleNamespace):
     def __len__(self) -> int:
         return 1
