@@ -19,7 +19,7 @@ adapters of experts, and vLLM's `offset_start`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,7 @@ from course.kernels.memory import guarded, rows_of_wider
 from course.kernels.mistakes import nearly
 from course.kernels.paged import EPSILON
 from course.kernels.problems.lora_vllm import Starter, groups_of, vllm
+from course.kernels.record import Launch
 
 __all__ = [
     "Starter",
@@ -38,6 +39,7 @@ __all__ = [
     "cases",
     "explain",
     "measure",
+    "rules",
     "shape",
     "sort_rows",
     "traffic",
@@ -101,7 +103,7 @@ _CASES = (
     Spec(10, (100, 3), 32, 128, (72,), seed=9),
     Spec(1, (4,), 64, 2048, (1,), torch.float32, seed=10),
 )
-_TRAFFIC = Spec(9, (20, 1, 0, 4), 16, 512, (256, 128, 128), seed=11)
+_TRAFFIC = Spec(9, (20, 1, 0, 16), 16, 512, (256, 128, 128), seed=11)
 # A decode step of Noor's Llama-3-8B: q, k and v of a layer, eight tenants.
 _SHAPE = Spec(0, (8,) * 8, 16, 4096, (4096, 1024, 1024), mood="zeros", seed=12)
 
@@ -338,6 +340,28 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
         if bool((near | expected.isnan()).all()) and bool(tells.any()):
             return words
     return nearly(case, got)
+
+
+def rules(case: Case, launches: list[Launch], got: torch.Tensor) -> Iterator[str]:
+    """Loads for nothing that are too few for the judge of bytes."""
+    live = case.live["x"].numpy()
+    for launch in launches:
+        adds = {at.program for at in launch.accesses if at.region.name == "out_ptr"}
+        for at in launch.accesses:
+            if not at.addresses.size:
+                continue
+            who = (
+                f"the numbers are right, but {launch.name}, program {launch.program(at.program)}, "
+            )
+            if at.region.name == "x" and not live[at.region.place(at.addresses)[0][0]].all():
+                yield (
+                    f"{who}loads x in line {at.line} of a row that has no adapter: which of its lanes have "
+                    "no row, and what do they load?"
+                )
+                return
+            if at.region.name == "mid_ptr" and at.kind == "load" and at.program not in adds:
+                yield f"{who}loads mid in line {at.line} and has no output to add to"
+                return
 
 
 # -- the contract against the cases -----------------------------------------------------------------

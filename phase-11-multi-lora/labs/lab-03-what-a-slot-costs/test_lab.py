@@ -137,23 +137,26 @@ def test_slots_have_vllms_bytes(lab: ModuleType, server: Any) -> None:
 
 def test_a_rank_that_cannot_be_cut(lab: ModuleType) -> None:
     """What vLLM refuses at the start is refused, and nothing else."""
-    model = support.model_of(lab, "Llama-3-8B")
-    for fully_sharded, rank, name, refused in (
-        (True, 8, "qkv_proj", True),
-        (True, 1, "gate_up_proj", True),
-        (True, 8, "o_proj", False),
-        (True, 8, "lm_head", False),
-        (True, 16, "qkv_proj", False),
-        (False, 8, "qkv_proj", False),
+    for of, tp, fully_sharded, rank, name, refused in (
+        ("Llama-3-8B", 16, True, 8, "qkv_proj", True),
+        ("Llama-3-8B", 16, True, 1, "gate_up_proj", True),
+        ("one KV head", 3, True, 8, "qkv_proj", True),
+        ("Llama-3-8B", 16, True, 8, "o_proj", False),
+        ("Llama-3-8B", 16, True, 8, "lm_head", False),
+        ("Llama-3-8B", 16, True, 16, "qkv_proj", False),
+        ("Llama-3-8B", 16, False, 8, "qkv_proj", False),
     ):
+        model = support.model_of(lab, of)
         lora = lab.LoRAConfig(max_lora_rank=rank, fully_sharded_loras=fully_sharded)
-        case = f"{name}, TP 16, rank {rank}, {'' if fully_sharded else 'not '}fully sharded"
+        case = f"{of}, {name}, TP {tp}, rank {rank}, {'' if fully_sharded else 'not '}fully sharded"
         try:
-            found = lab.buffers(name, model, lora, 16)
+            found = lab.buffers(name, model, lora, tp)
         except ValueError:
             found = None
         if refused:
-            assert found is None, f"{case}: 16 ranks cannot share out {rank}; yours returns {found}"
+            assert found is None, (
+                f"{case}: {tp} ranks cannot share out {rank} rows of A evenly; yours returns {found}"
+            )
         else:
             assert found is not None, f"{case}: vLLM makes buffers; yours raises ValueError"
 

@@ -45,14 +45,15 @@ def adapters_with_requests(metrics: str) -> list[str]:
     Args:
         metrics: the text of `GET /metrics`. Lines such as
 
-              vllm:lora_requests_info{max_lora="2",running_lora_adapters="cy,bo",waiting_lora_adapters=""} 1e9
+              vllm:lora_requests_info{max_lora="2",running_lora_adapters="cy",waiting_lora_adapters="cy"} 1e9
 
             are samples: the names in `running_lora_adapters` are joined by commas, none is "". The value is
             the time, in seconds, at which this set of labels was seen last. A sample is never taken away, the
             samples have no order, and neither have the labels.
 
     Returns:
-        The names of the sample that was seen last; an empty list if there is no sample.
+        The names in `running_lora_adapters` of the sample that was seen last; an empty list if there is no
+        sample.
     """
     raise NotImplementedError
 

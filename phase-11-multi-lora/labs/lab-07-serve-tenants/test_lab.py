@@ -174,7 +174,7 @@ def check_plan(forecast: Sequence[Sequence[str]], capacity: int, plan: Any) -> l
         for place, (_, loud) in enumerate(counts):
             assert not loud, (
                 f"{what}: with {touches[place]} touched before it, burst {place}, counted from 0, reads "
-                f"{loud} files{', if the requests of each burst come in turned order' if turned else ''}"
+                f"{loud} files{', if the requests of each burst come in reversed order' if turned else ''}"
             )
     return touches
 
