@@ -19,8 +19,8 @@ LAB = ROOT / "phase-11-multi-lora/labs/lab-03-what-a-slot-costs"
 CHILD = ROOT / "tests/engine/lora/vllm_child.py"
 ADAPTERS = Path(DEFAULT_MODEL).parent / "tiny-llama-lora"
 FEW = [[0, 7, 9, 15], [17]]
-"""Which of the twenty servers, those of a list in one process; from the 17th on, each has two ranks. `record.py`
-runs them all, and below all are made on paper."""
+"""Which of the twenty servers, those of a list in one process; from the 17th on, each has two ranks.
+`record.py` runs them all, and below all are made on paper."""
 
 
 def load_record() -> Any:
