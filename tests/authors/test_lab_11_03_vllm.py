@@ -123,7 +123,9 @@ def test_target_modules_drop_an_adapters_weights(tmp_path: Path) -> None:
         {"settings": restricted, "calls": [call]},
     ]
     job, answer = tmp_path / "job.json", tmp_path / "answer.json"
-    job.write_text(json.dumps({"model": str(DEFAULT_MODEL), "runs": runs}), "utf-8")
+    job.write_text(
+        json.dumps({"runs": [{"model": str(DEFAULT_MODEL), **run} for run in runs]}), "utf-8"
+    )
     printed = output_of(
         CHILD, job, answer, VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_LOGGING_LEVEL="WARNING", TORCH_COMPILE_DISABLE="1",
