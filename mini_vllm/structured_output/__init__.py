@@ -1,4 +1,4 @@
-"""Grammars: which tokens a request's rule allows next, as rows of bits. Nothing is loaded while no request has one.
+"""Grammars: which tokens a request's rule allows next, as rows of bits. A run without rules loads none of it.
 
 A rule (`mini_vllm/utils/structured_params.py`) becomes a key (`request.py`), a backend compiles it
 (`backend_native.py`, `backend_xgrammar.py`, `backend_guidance.py`) in the background (`manager.py`), and the

@@ -1,7 +1,7 @@
 """What a grammar and a backend can do.
 
-Mirrors `vllm/v1/structured_output/backend_types.py`, with numpy rows where it has tensors, and with the settings
-that backends read in the place of the whole configuration.
+Mirrors `vllm/v1/structured_output/backend_types.py`, with numpy rows where it has tensors, and with the
+settings that backends read in the place of the whole configuration.
 
 A row of a bit mask is int32, `ceil(vocab_size / 32)` words long. Bit `i` of word `w` stands for token
 `32 * w + i`; 1 allows it. A row of -1 allows everything.
@@ -106,5 +106,6 @@ class StructuredOutputBackend(ABC):
         """Rows that allow everything."""
         return np.full((max_num_seqs, -(-self.vocab_size // 32)), -1, dtype=np.int32)
 
+    @abstractmethod
     def destroy(self) -> None:
         """Give up what the backend holds."""
