@@ -60,7 +60,7 @@ class _Fill:
 
 class StructuredOutputManager:
     """Compiles rules in the background and fills the rows of a step
-    (`vllm/v1/structured_output/__init__.py:35 StructuredOutputManager`).
+    (`vllm/v1/structured_output/__init__.py:36 StructuredOutputManager`).
 
     Args:
         tokenizer: the checkpoint's.
