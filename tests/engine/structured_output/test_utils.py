@@ -42,9 +42,10 @@ def test_a_bit_is_a_token() -> None:
 def test_rows_are_put_into_the_order_of_the_batch() -> None:
     logits = np.arange(5 * VOCAB, dtype=np.float32).reshape(5, VOCAB)
     before = logits.copy()
-    # b has two drafts, so three rows; a and c one each. The mask knows c first, and one that is not there.
-    mask = pack([[5], [9], [1], [2], [69]])
-    apply_grammar_bitmask(logits, ["a", "b", "c"], {"b": [7, 8]}, ["c", "gone", "b"], mask)
+    # b has two drafts, so three rows; a and c one each. One that is not in the batch comes first in the mask.
+    mask = pack([[9], [9], [1], [2], [69], [5]])
+    drafts = {"b": [7, 8], "gone": [7]}
+    apply_grammar_bitmask(logits, ["a", "b", "c"], drafts, ["gone", "b", "c"], mask)
     assert [allowed_in(row) for row in logits] == [list(range(VOCAB)), [1], [2], [69], [5]]
     kept = logits > -np.inf
     assert np.array_equal(logits[kept], before[kept])
