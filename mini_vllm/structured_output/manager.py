@@ -110,12 +110,13 @@ class StructuredOutputManager:
     def _compile(self, name: str, key: StructuredOutputKey) -> StructuredOutputGrammar:
         try:
             return self.backend(name).compile_grammar(*key)
-        except (ValueError, KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # what a library written in Rust raises is no Exception
-            raise ValueError(
-                f"{describe_rule(key)}: {name} failed: {type(error).__name__} {one_line(str(error))}"
-            ) from error
+            rule, reason = describe_rule(key), one_line(str(error))
+            if isinstance(error, ValueError):
+                raise ValueError(reason if rule in reason else f"{rule}: {reason}") from error
+            raise ValueError(f"{rule}: {name} failed: {type(error).__name__} {reason}") from error
 
     def grammar_bitmask(
         self,

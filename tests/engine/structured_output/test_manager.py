@@ -72,6 +72,8 @@ class Scripted(StructuredOutputBackend):
             raise Panic("deep inside")
         if grammar_spec == "bad":
             raise ValueError("structured_outputs.regex 'bad': refused")
+        if grammar_spec == "terse":
+            raise ValueError("character 1: no")
         return Counting(2)
 
     def destroy(self) -> None:
@@ -141,6 +143,7 @@ def test_a_grammar_is_compiled_in_the_background(make) -> None:
     ("rule", "message"),
     [
         ("bad", "structured_outputs.regex 'bad': refused"),
+        ("terse", "structured_outputs.regex 'terse': character 1: no"),
         ("panic", "structured_outputs.regex 'panic': native failed: Panic deep inside"),
     ],
 )
