@@ -121,6 +121,16 @@ class Tokenizer:
         made._folder = folder
         return made
 
+    def read_file(self) -> str:
+        """The text of `tokenizer.json`, for a library that reads tokenizers itself.
+
+        Raises:
+            ValueError: this tokenizer came from no folder.
+        """
+        if self._folder is None:
+            raise ValueError("this tokenizer was made from no folder, so it has no tokenizer.json")
+        return (self._folder / "tokenizer.json").read_text(encoding="utf-8")
+
     @functools.cached_property
     def chat_template(self) -> str | None:
         """The checkpoint's Jinja template for chats; None where it has none.
