@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 
+from mini_vllm.structured_output.automata.dfa import Dfa
+from mini_vllm.structured_output.automata.limits import RuleError
+from mini_vllm.structured_output.automata.regex import parse_regex
+
 LETTERS = ["a", "b", "c", "0", "9", " ", "_", "-", "\n", "é", "ü", "€", "😀"]
 _ATOMS = ["a", "b", "0", "9", " ", "_", "é", "€", "😀", "ab", "a9", ".", r"\.", r"\n"]
 _ESCAPES = [r"\d", r"\w", r"\s", r"\D", r"\W", r"\S"]
@@ -16,6 +20,17 @@ _QUANTIFIERS = ["*", "+", "?", "{2}", "{0,3}", "{1,2}", "{2,}", "*?", "{0,12}"]
 def random_regex(rng: random.Random) -> str:
     """Of the whole dialect that the native automata and xgrammar share."""
     return rng.choice(["", "^"]) + _random_part(rng, rng.randint(1, 4)) + rng.choice(["", "$"])
+
+
+def random_rule(rng: random.Random) -> tuple[str, Dfa]:
+    """A random regex and its automaton. A few are refused, for an empty class or their size."""
+    while True:
+        pattern = random_regex(rng)
+        try:
+            return pattern, Dfa(parse_regex(pattern))
+        except RuleError as error:
+            if "has no character" not in str(error) and "more than 20000 states" not in str(error):
+                raise
 
 
 def _random_part(rng: random.Random, depth: int) -> str:
@@ -38,11 +53,11 @@ def _random_class(rng: random.Random) -> str:
 
 
 def random_vocabulary(rng: random.Random, size: int = 900) -> list[bytes]:
-    """`<eos>`, every byte, and `size` tokens of letters, of which a quarter is cut inside them."""
+    """`<eos>`, every byte, and `size` tokens of letters, of which half may be cut inside them."""
     tokens = {bytes([byte]) for byte in range(256)}
     for _ in range(size):
         spelled = "".join(rng.choice(LETTERS) for _ in range(rng.randint(1, 4))).encode()
-        if rng.random() < 0.25:
+        if rng.random() < 0.5:
             spelled = spelled[rng.randrange(2) : rng.randint(2, 8)]
         tokens.add(spelled or b"a")
     return [b"<eos>", *sorted(tokens)]

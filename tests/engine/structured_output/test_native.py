@@ -16,7 +16,6 @@ from mini_vllm.structured_output.automata.dfa import START, Dfa
 from mini_vllm.structured_output.automata.limits import (
     DEFAULT_LIMITS,
     Limits,
-    RuleError,
     RuleTooLarge,
     UnsupportedRule,
 )
@@ -27,7 +26,7 @@ from mini_vllm.structured_output.backend_native import NativeBackend, NativeGram
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 from tests.engine.helpers.thorough import either
-from tests.engine.structured_output.regexes import LETTERS, random_regex, random_vocabulary
+from tests.engine.structured_output.regexes import LETTERS, random_rule, random_vocabulary
 
 TINY = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"
 REGEX, CHOICE = StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE
@@ -57,24 +56,12 @@ def allowed(grammar: NativeGrammar, width: int = WIDTH) -> list[int]:
     return [int(token) for token in np.flatnonzero(bits)]
 
 
-def random_rules(seed: int, count: int) -> list[tuple[str, Dfa]]:
-    """Random regexes with their automata, without those that are refused: no class may be empty."""
-    rng = random.Random(seed)
-    rules: list[tuple[str, Dfa]] = []
-    while len(rules) < count:
-        pattern = random_regex(rng)
-        try:
-            rules.append((pattern, Dfa(parse_regex(pattern))))
-        except RuleError as error:
-            assert "no character" in str(error) or "more than" in str(error), (pattern, error)
-    return rules
-
-
 def test_a_rule_matches_what_re_matches() -> None:
     """`re` is asked without U+00A0, which is a space here and none of ASCII's there."""
     rng = random.Random(1)
     matched = 0
-    for pattern, dfa in random_rules(1, either(300, 3000)):
+    for _ in range(either(300, 3000)):
+        pattern, dfa = random_rule(rng)
         expected = re.compile(pattern, re.ASCII | re.DOTALL)
         texts = ["", *("".join(rng.choices(LETTERS, k=rng.randint(1, 5))) for _ in range(20))]
         for _ in range(5):  # and some that match, as far as five letters lead
@@ -116,7 +103,8 @@ def test_a_token_is_allowed_if_its_bytes_begin_a_match() -> None:
     rng = random.Random(3)
     vocabulary = random_vocabulary(rng, 300)
     trie = TokenTrie([*vocabulary, b""], [0])
-    for pattern, dfa in random_rules(3, either(30, 300)):
+    for _ in range(either(30, 300)):
+        pattern, dfa = random_rule(rng)
         state = rng.randrange(1, len(dfa))
         alone = [dfa.advance(state, spelled) for spelled in vocabulary]
         assert trie.walk(dfa, state).tolist() == [0, *alone[1:], 0], pattern
@@ -128,7 +116,8 @@ def test_going_back_restores_every_row_bit_for_bit() -> None:
     trie = TokenTrie(vocabulary, [0])
     width = len(vocabulary)
     rolled_back = 0
-    for _, dfa in random_rules(4, either(60, 1000)):
+    for _ in range(either(60, 1000)):
+        dfa = random_rule(rng)[1]
         automaton = TokenAutomaton(dfa, trie, width)
         grammar = NativeGrammar(automaton)
         rows, path = [allowed(grammar, width)], list[int]()
