@@ -1,26 +1,35 @@
-"""The backend in numpy: regular expressions and choices, for reading.
+"""The backend in numpy: regular expressions, choices and JSON objects, for reading.
 
 What it allows is what `XgrammarBackend` allows for the same rule (`backend_xgrammar.py`), row for
 row. A rule becomes a tree (`automata/regex.py`), the tree an automaton over bytes (`automata/nfa.py`,
-`automata/dfa.py`), and that one over the vocabulary's tokens (`automata/tokens.py`).
+`automata/dfa.py`; for JSON, which nests, one with a stack, `automata/pushdown.py`), and that one over the
+vocabulary's tokens (`automata/tokens.py`).
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
-from mini_vllm.structured_output.automata.dfa import DEAD, START, Dfa
+from mini_vllm.structured_output.automata.dfa import Dfa
+from mini_vllm.structured_output.automata.json_rules import json_rules
 from mini_vllm.structured_output.automata.limits import (
     DEFAULT_LIMITS,
     Limits,
     UnsupportedRule,
     check_length,
 )
+from mini_vllm.structured_output.automata.pushdown import Pushdown
 from mini_vllm.structured_output.automata.regex import parse_regex
-from mini_vllm.structured_output.automata.syntax import Either, Node, literal
-from mini_vllm.structured_output.automata.tokens import TokenAutomaton, TokenTrie
+from mini_vllm.structured_output.automata.syntax import Call, Either, Node, literal
+from mini_vllm.structured_output.automata.tokens import (
+    ByteAutomaton,
+    TokenAutomaton,
+    TokenTrie,
+)
 from mini_vllm.structured_output.backend_types import (
     Bitmask,
     StructuredOutputBackend,
@@ -40,9 +49,9 @@ class NativeGrammar(StructuredOutputGrammar):
     match may go on, and one that cannot allows the stop tokens alone.
     """
 
-    def __init__(self, automaton: TokenAutomaton) -> None:
+    def __init__(self, automaton: TokenAutomaton[Any]) -> None:
         self._automaton = automaton
-        self._states = [START]
+        self._states: list[Hashable] = [automaton.start]
         self._terminated = False
 
     @property
@@ -51,8 +60,8 @@ class NativeGrammar(StructuredOutputGrammar):
         return len(self._states) - 1
 
     @property
-    def state(self) -> int:
-        """The number of the automaton's state."""
+    def state(self) -> Hashable:
+        """The automaton's state: a number, or stacks."""
         return self._states[-1]
 
     def _accept(self, token: int) -> bool:
@@ -65,7 +74,7 @@ class NativeGrammar(StructuredOutputGrammar):
             self._states.append(self.state)
             return True
         after = self._automaton.advance(self.state, token)
-        if after == DEAD:
+        if after is None:
             return False
         self._states.append(after)
         return True
@@ -108,13 +117,13 @@ class NativeGrammar(StructuredOutputGrammar):
 
     def reset(self) -> None:
         """See `StructuredOutputGrammar.reset`."""
-        self._states = [START]
+        del self._states[1:]
         self._terminated = False
 
 
 @dataclass
 class NativeBackend(StructuredOutputBackend):
-    """Compiles regular expressions and choices for one tokenizer.
+    """Compiles regular expressions, choices and `json_object` for one tokenizer.
 
     Attributes:
         limits: bounds on one rule. Where it passes them, compiling raises `RuleTooLarge`; a grammar
@@ -123,7 +132,7 @@ class NativeBackend(StructuredOutputBackend):
 
     limits: Limits = DEFAULT_LIMITS
     _trie: TokenTrie = field(init=False, repr=False)
-    _compiled: dict[tuple[StructuredOutputOptions, str], TokenAutomaton] = field(
+    _compiled: dict[tuple[StructuredOutputOptions, str], TokenAutomaton[Any]] = field(
         init=False, repr=False, default_factory=dict
     )
     _lock: threading.Lock = field(init=False, repr=False, default_factory=threading.Lock)
@@ -142,8 +151,8 @@ class NativeBackend(StructuredOutputBackend):
         """A grammar in its first state. A rule compiled before is shared.
 
         Args:
-            request_type: `REGEX`, or `CHOICE` with the list of choices as JSON.
-            grammar_spec: the rule.
+            request_type: `REGEX`, `CHOICE` with the list of choices as JSON, or `JSON_OBJECT`.
+            grammar_spec: the rule; of no meaning for `JSON_OBJECT`.
 
         Raises:
             UnsupportedRule: it is malformed, or of another kind, or has syntax that is not supported.
@@ -153,22 +162,27 @@ class NativeBackend(StructuredOutputBackend):
         automaton = self._compiled.get(key)
         if automaton is None:
             # Two threads may compile the same rule at once: then it is compiled twice, no more.
-            dfa = Dfa(self._parse(request_type, grammar_spec), self.limits)
-            automaton = TokenAutomaton(dfa, self._trie, self.vocab_size)
+            over_bytes = self._compile(request_type, grammar_spec)
+            automaton = TokenAutomaton(over_bytes, self._trie, self.vocab_size)
             with self._lock:
                 if len(self._compiled) >= _MOST_RULES:
                     del self._compiled[next(iter(self._compiled))]
                 self._compiled[key] = automaton
         return NativeGrammar(automaton)
 
-    def _parse(self, request_type: StructuredOutputOptions, grammar_spec: str) -> Node:
+    def _compile(
+        self, request_type: StructuredOutputOptions, grammar_spec: str
+    ) -> ByteAutomaton[Any]:
         if request_type is StructuredOutputOptions.REGEX:
-            return parse_regex(grammar_spec, self.limits)
+            return Dfa(parse_regex(grammar_spec, self.limits), self.limits)
         if request_type is StructuredOutputOptions.CHOICE:
-            return parse_choice(grammar_spec, self.limits)
+            return Dfa(parse_choice(grammar_spec, self.limits), self.limits)
+        if request_type is StructuredOutputOptions.JSON_OBJECT:
+            blanks = not self.config.disable_any_whitespace
+            return Pushdown(Call("object"), json_rules(blanks), self.limits)
         raise UnsupportedRule(
             f"the native backend has no rules of the kind {request_type.name.lower()}: "
-            "it has regex and choice"
+            "it has regex, choice and json_object"
         )
 
     def destroy(self) -> None:

@@ -28,13 +28,32 @@ class Dfa:
 
     def __init__(self, tree: Node, limits: Limits = DEFAULT_LIMITS) -> None:
         nfa = Nfa(tree, limits)
-        self.class_of = _byte_classes(nfa)
+        self.class_of = byte_classes(nfa)
         rows, sets = _Subsets(nfa, self.class_of, limits).explore()
         self.table: npt.NDArray[np.int32] = np.stack(rows)
         self.accepting: npt.NDArray[np.bool_] = np.array([nfa.accept in s for s in sets])
 
     def __len__(self) -> int:
         return len(self.table)
+
+    @property
+    def start(self) -> int:
+        """The first state."""
+        return START
+
+    def accepts(self, state: int) -> bool:
+        """Whether what was read is a match."""
+        return bool(self.accepting[state])
+
+    def number(self, state: int) -> int:
+        """The state itself: here states are numbers."""
+        return state
+
+    def next_states(
+        self, states: npt.NDArray[np.int32], data: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]:
+        """The states after one byte each."""
+        return self.table[states, self.class_of[data]]
 
     def advance(self, state: int, data: bytes) -> int:
         """The state after `data`."""
@@ -43,7 +62,7 @@ class Dfa:
         return state
 
 
-def _byte_classes(nfa: Nfa) -> npt.NDArray[np.int32]:
+def byte_classes(nfa: Nfa) -> npt.NDArray[np.int32]:
     """Number the stretches of bytes between which no edge begins or ends."""
     begins = np.zeros(257, dtype=np.int32)
     for edges in nfa.byte_edges:

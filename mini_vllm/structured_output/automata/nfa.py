@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mini_vllm.structured_output.automata.limits import Limits, RuleTooLarge
 from mini_vllm.structured_output.automata.syntax import (
+    Call,
     Characters,
     Either,
     Joined,
@@ -20,16 +23,23 @@ class Nfa:
     Attributes:
         byte_edges: for each state its edges `(first byte, last byte, target)`.
         free_edges: for each state the states that are reached without reading anything.
-        start, accept: the only states of their kind.
+        calls: for each state its edges `(rule, target)`, each taken by reading what the rule matches.
+        start, accept: of the tree, the only states of their kind.
+        rules: the start and the accepting state of each named rule.
     """
 
-    def __init__(self, tree: Node, limits: Limits) -> None:
+    def __init__(self, tree: Node, limits: Limits, rules: Mapping[str, Node] | None = None) -> None:
         self._limits = limits
         self._spelled: dict[Range, list[tuple[ByteRange, ...]]] = {}
         self.byte_edges: list[list[tuple[int, int, int]]] = []
         self.free_edges: list[list[int]] = []
+        self.calls: list[list[tuple[str, int]]] = []
         self.start = self._new_state()
         self.accept = self._add(tree, self.start)
+        self.rules: dict[str, tuple[int, int]] = {}
+        for name, body in (rules or {}).items():
+            start = self._new_state()
+            self.rules[name] = start, self._add(body, start)
 
     def _new_state(self) -> int:
         if len(self.byte_edges) >= self._limits.nfa_states:
@@ -39,6 +49,7 @@ class Nfa:
             )
         self.byte_edges.append([])
         self.free_edges.append([])
+        self.calls.append([])
         return len(self.byte_edges) - 1
 
     def _add(self, node: Node, begin: int) -> int:
@@ -60,6 +71,10 @@ class Nfa:
                 for option in node.options:
                     # From a state of its own: a loop in one option must not lead into another.
                     self.free_edges[self._add(option, self._step(begin))].append(end)
+                return end
+            case Call():
+                end = self._new_state()
+                self.calls[begin].append((node.rule, end))
                 return end
             case Repeated():
                 return self._add_repeated(node, begin)

@@ -1,4 +1,4 @@
-"""The syntax tree of a rule: sets of characters, joined, chosen between, repeated."""
+"""The syntax tree of a rule: sets of characters, joined, chosen between, repeated, named."""
 
 from __future__ import annotations
 
@@ -41,7 +41,14 @@ class Repeated:
     most: int | None
 
 
-Node = Characters | Joined | Either | Repeated
+@dataclass(frozen=True)
+class Call:
+    """What another rule matches, which may call this one in turn. Only `Pushdown` takes it."""
+
+    rule: str
+
+
+Node = Characters | Joined | Either | Repeated | Call
 
 
 def union(ranges: Iterable[Range]) -> tuple[Range, ...]:

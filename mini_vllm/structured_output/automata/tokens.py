@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from mini_vllm.structured_output.automata.dfa import DEAD, Dfa
+from mini_vllm.structured_output.automata.dfa import DEAD
 
 _ROW_BYTES = 16 * 2**20
+
+
+State = TypeVar("State", bound=Hashable)
+
+
+class ByteAutomaton(Protocol[State]):
+    """What tokens are lifted from: `Dfa` or `Pushdown`. A state that is false is dead."""
+
+    @property
+    def start(self) -> State: ...
+    def accepts(self, state: State) -> bool: ...
+    def advance(self, state: State, data: bytes) -> State: ...
+    def number(self, state: State) -> int: ...
+    def next_states(
+        self, states: npt.NDArray[np.int32], data: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int32]: ...
 
 
 class TokenTrie:
@@ -50,54 +67,60 @@ class TokenTrie:
     def __len__(self) -> int:
         return len(self.token_bytes)
 
-    def walk(self, dfa: Dfa, state: int) -> npt.NDArray[np.int32]:
-        """For each token the state that it leads to from `state`; `DEAD` where it is not allowed.
+    def walk(self, automaton: ByteAutomaton[State], state: State) -> npt.NDArray[np.int32]:
+        """For each token the number of the state that it leads to; `DEAD` where it is not allowed.
         Stop tokens are not followed: what they lead to is no state."""
         reached = np.empty(self._nodes, dtype=np.int32)
-        reached[0] = state
+        reached[0] = automaton.number(state)
         end = 1
         for parents, bytes_ in self._levels:
             begin, end = end, end + len(parents)
-            reached[begin:end] = dfa.table[reached[parents], dfa.class_of[bytes_]]
+            reached[begin:end] = automaton.next_states(reached[parents], bytes_)
         after = reached[self._node]
         after[self._never] = DEAD
         return after
 
 
-class TokenAutomaton:
-    """A rule over tokens: states are those of the table, each with its row of bits, computed once.
+class TokenAutomaton(Generic[State]):
+    """A rule over tokens: the states are those over bytes, each with its row of bits, computed once.
 
     Compiled once, used by every request that has the rule; it holds no request's state.
 
     Args:
-        dfa: the rule over bytes.
+        automaton: the rule over bytes.
         trie: the vocabulary.
         vocab_size: of the model. Tokens beyond the vocabulary are never allowed.
     """
 
-    def __init__(self, dfa: Dfa, trie: TokenTrie, vocab_size: int) -> None:
-        self.dfa = dfa
+    def __init__(self, automaton: ByteAutomaton[State], trie: TokenTrie, vocab_size: int) -> None:
+        self._automaton = automaton
         self._trie = trie
         self._words = -(-vocab_size // 32)
-        self._rows: dict[int, npt.NDArray[np.int32]] = {}
+        self._rows: dict[State, npt.NDArray[np.int32]] = {}
         self._most_rows = max(1, _ROW_BYTES // (4 * self._words))
 
     def is_stop(self, token: int) -> bool:
         """Whether the token ends the output."""
         return token in self._trie.stop_token_ids
 
-    def accepts(self, state: int) -> bool:
+    @property
+    def start(self) -> State:
+        """The first state."""
+        return self._automaton.start
+
+    def accepts(self, state: State) -> bool:
         """Whether the output may end in this state."""
-        return bool(self.dfa.accepting[state])
+        return self._automaton.accepts(state)
 
-    def advance(self, state: int, token: int) -> int:
-        """The state after a token that is no stop token; `DEAD` where it is not allowed."""
+    def advance(self, state: State, token: int) -> State | None:
+        """The state after a token that is no stop token; None where it is not allowed."""
         if not 0 <= token < len(self._trie):
-            return DEAD
+            return None
         spelled = self._trie.token_bytes[token]
-        return self.dfa.advance(state, spelled) if spelled else DEAD
+        after = self._automaton.advance(state, spelled) if spelled else None
+        return after or None
 
-    def row(self, state: int) -> npt.NDArray[np.int32]:
+    def row(self, state: State) -> npt.NDArray[np.int32]:
         """The tokens allowed in a state: bit `i` of word `w` is token `32 * w + i`. Not to be written to.
 
         Rows are kept, up to 16 MiB a rule; then the oldest goes, and is computed again when needed.
@@ -106,7 +129,7 @@ class TokenAutomaton:
             if len(self._rows) >= self._most_rows:
                 self._rows.pop(next(iter(self._rows)))
             bits = np.zeros(32 * self._words, dtype=np.bool_)
-            bits[: len(self._trie)] = self._trie.walk(self.dfa, state) != DEAD
+            bits[: len(self._trie)] = self._trie.walk(self._automaton, state) != DEAD
             if self.accepts(state):
                 bits[list(self._trie.stop_token_ids)] = True
             # Little-endian in bits and in bytes, whatever the machine is.

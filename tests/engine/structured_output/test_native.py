@@ -26,10 +26,11 @@ from mini_vllm.structured_output.backend_native import NativeBackend, NativeGram
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 from tests.engine.helpers.thorough import either
-from tests.engine.structured_output.regexes import LETTERS, random_rule, random_vocabulary
+from tests.engine.structured_output.random_rules import LETTERS, random_rule, random_vocabulary
 
 TINY = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"
 REGEX, CHOICE = StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE
+JSON_OBJECT = StructuredOutputOptions.JSON_OBJECT
 EOS = 2
 WIDTH = 270
 """Of the model's logits: more than the tokenizer has tokens."""
@@ -271,7 +272,7 @@ def test_a_choice_is_a_list_of_texts(backend: NativeBackend, rule: str) -> None:
 
 
 def test_other_kinds_of_rules_are_refused_by_name(backend: NativeBackend) -> None:
-    for kind in set(StructuredOutputOptions) - {REGEX, CHOICE}:
+    for kind in set(StructuredOutputOptions) - {REGEX, CHOICE, JSON_OBJECT}:
         with pytest.raises(UnsupportedRule, match=f"kind {kind.name.lower()}"):
             backend.compile_grammar(kind, "{}")
 

@@ -19,7 +19,10 @@ import pytest
 
 import mini_vllm
 from mini_vllm.structured_output.automata.dfa import Dfa
+from mini_vllm.structured_output.automata.json_rules import json_rules
+from mini_vllm.structured_output.automata.pushdown import Pushdown
 from mini_vllm.structured_output.automata.regex import parse_regex
+from mini_vllm.structured_output.automata.syntax import Call
 from mini_vllm.structured_output.automata.tokens import TokenAutomaton, TokenTrie
 from mini_vllm.structured_output.backend_native import (
     NativeBackend,
@@ -29,7 +32,12 @@ from mini_vllm.structured_output.backend_native import (
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 from tests.engine.helpers.thorough import either
-from tests.engine.structured_output.regexes import LETTERS, random_rule, random_vocabulary
+from tests.engine.structured_output.random_rules import (
+    LETTERS,
+    json_vocabulary,
+    random_rule,
+    random_vocabulary,
+)
 
 pytestmark = pytest.mark.vllm
 TINY = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"
@@ -116,6 +124,34 @@ def test_rows_of_random_regexes_along_random_walks(capsys: pytest.CaptureFixture
             f"\n{rules} regexes, {Walk.rows} rows: equal, but for {Walk.contradictions} tokens that "
             "xgrammar's row allows and its accept_token refuses"
         )
+
+
+@pytest.mark.parametrize("any_whitespace", [True, False])
+def test_rows_of_json_objects_along_random_walks(
+    any_whitespace: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import xgrammar
+
+    wanted = either(200, 5000)
+    Walk.rows = Walk.contradictions = 0
+    rng = random.Random(11)
+    while Walk.rows < wanted:
+        vocabulary = json_vocabulary(rng, 500)
+        width = len(vocabulary)
+        info = xgrammar.TokenizerInfo(
+            vocabulary, xgrammar.VocabType.RAW, vocab_size=width, stop_token_ids=[0]
+        )
+        compiled = xgrammar.GrammarCompiler(info, max_threads=1).compile_json_schema(
+            '{"type": "object"}', any_whitespace=any_whitespace
+        )
+        automaton = TokenAutomaton(
+            Pushdown(Call("object"), json_rules(any_whitespace)), TokenTrie(vocabulary, [0]), width
+        )
+        for _ in range(10):
+            walk = Walk(NativeGrammar(automaton), xgrammar.GrammarMatcher(compiled), width)
+            walk.run(rng, "json_object", 40)
+    with capsys.disabled():
+        print(f"\n{Walk.rows} rows of JSON: equal, but for {Walk.contradictions} tokens, as above")
 
 
 def test_rows_over_a_checkpoints_vocabulary() -> None:

@@ -1,8 +1,9 @@
-"""Random regular expressions, and vocabularies whose tokens begin and end inside characters."""
+"""Random regular expressions and JSON, and vocabularies whose tokens begin and end inside characters."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from mini_vllm.structured_output.automata.dfa import Dfa
 from mini_vllm.structured_output.automata.limits import RuleError
@@ -60,4 +61,52 @@ def random_vocabulary(rng: random.Random, size: int = 900) -> list[bytes]:
         if rng.random() < 0.5:
             spelled = spelled[rng.randrange(2) : rng.randint(2, 8)]
         tokens.add(spelled or b"a")
+    return [b"<eos>", *sorted(tokens)]
+
+
+def random_json(rng: random.Random, depth: int) -> Any:
+    """A JSON value, nested at most so deep."""
+    kind = rng.randrange(4 if depth == 0 else 6)
+    if kind == 4:
+        return [random_json(rng, depth - 1) for _ in range(rng.randint(0, 3))]
+    if kind == 5:
+        return {
+            rng.choice(['k"', "", "é", "\n"]): random_json(rng, depth - 1)
+            for _ in range(rng.randint(0, 3))
+        }
+    return [
+        rng.choice([True, False, None]),
+        rng.randint(-200, 200),
+        rng.choice([0.5, -1e30, 1e-9]),
+        "".join(
+            rng.choices(["a", '"', "\\", "/", "\n", "\x01", "é", "😀", "\x7f"], k=rng.randint(0, 4))
+        ),
+    ][kind]
+
+
+def json_vocabulary(rng: random.Random, size: int) -> list[bytes]:
+    """`<eos>`, every byte, and `size` tokens of what JSON is made of."""
+    pieces = [
+        "{",
+        "}",
+        "[",
+        "]",
+        '"',
+        ",",
+        ":",
+        " ",
+        "\n",
+        "0",
+        "12",
+        "-",
+        ".",
+        "e",
+        "true",
+        "null",
+    ]
+    pieces += ["fal", "se", "\\", "u00", "n", "é", '"a"', '": ', "},", "]}", '":[']
+    tokens = {bytes([byte]) for byte in range(256)}
+    tokens |= {
+        "".join(rng.choice(pieces) for _ in range(rng.randint(1, 4))).encode() for _ in range(size)
+    }
     return [b"<eos>", *sorted(tokens)]
