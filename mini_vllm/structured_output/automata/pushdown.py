@@ -100,7 +100,7 @@ class Pushdown:
         return frozenset(kept)
 
     def _is_finished(self, stack: Frame) -> bool:
-        return stack.state == self._nfa.accept and stack.below is self._bottom
+        return stack.state == self._nfa.accept  # the tree's own, which only the bottom is below
 
     def accepts(self, state: Stacks) -> bool:
         """Whether what was read is a match."""

@@ -70,6 +70,38 @@ def test_it_takes_what_json_takes() -> None:
     assert min(valid, broken) > 100
 
 
+@pytest.mark.parametrize(
+    "value", ["0", "-0", "10", "0.50", "1e5", "1E-5", "-0.0e+0", r'"\u00aF\/"']
+)
+def test_a_value_of_json(value: str) -> None:
+    automaton = Pushdown(Call("object"), json_rules(True))
+    assert automaton.accepts(automaton.advance(automaton.start, f'{{"a":{value}}}'.encode()))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "00",
+        "01",
+        "-",
+        "+1",
+        ".5",
+        "1.",
+        "1e",
+        "1e+",
+        "NaN",
+        r'"\a"',
+        r'"\u00g0"',
+        '"\n"',
+        "[1,]",
+        "{a:1}",
+    ],
+)
+def test_no_value_of_json(value: str) -> None:
+    automaton = Pushdown(Call("object"), json_rules(True))
+    assert not automaton.advance(automaton.start, f'{{"a":{value}}}'.encode())
+
+
 def test_without_blanks_there_is_one_behind_comma_and_colon() -> None:
     backend = NativeBackend(
         Tokenizer.from_folder(TINY), 264, BackendConfig(disable_any_whitespace=True)
