@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -96,6 +97,7 @@ class TokenAutomaton(Generic[State]):
         self._automaton = automaton
         self._trie = trie
         self._words = -(-vocab_size // 32)
+        self._lock = threading.Lock()
         self._rows: dict[State, npt.NDArray[np.int32]] = {}
         self._most_rows = max(1, _ROW_BYTES // (4 * self._words))
 
@@ -125,14 +127,19 @@ class TokenAutomaton(Generic[State]):
 
         Rows are kept, up to 16 MiB a rule; then the oldest goes, and is computed again when needed.
         """
-        if state not in self._rows:
-            if len(self._rows) >= self._most_rows:
-                self._rows.pop(next(iter(self._rows)))
-            bits = np.zeros(32 * self._words, dtype=np.bool_)
-            bits[: len(self._trie)] = self._trie.walk(self._automaton, state) != DEAD
-            if self.accepts(state):
-                bits[list(self._trie.stop_token_ids)] = True
-            # Little-endian in bits and in bytes, whatever the machine is.
-            packed = np.packbits(bits, bitorder="little").view("<i4")
-            self._rows[state] = packed.astype(np.int32, copy=False)
-        return self._rows[state]
+        with self._lock:  # rows of one step may be filled in several threads
+            row = self._rows.get(state)
+            if row is None:
+                if len(self._rows) >= self._most_rows:
+                    del self._rows[next(iter(self._rows))]
+                row = self._rows[state] = self._compute_row(state)
+            return row
+
+    def _compute_row(self, state: State) -> npt.NDArray[np.int32]:
+        bits = np.zeros(32 * self._words, dtype=np.bool_)
+        bits[: len(self._trie)] = self._trie.walk(self._automaton, state) != DEAD
+        if self.accepts(state):
+            bits[list(self._trie.stop_token_ids)] = True
+        # Little-endian in bits and in bytes, whatever the machine is.
+        packed = np.packbits(bits, bitorder="little").view("<i4")
+        return packed.astype(np.int32, copy=False)
