@@ -108,7 +108,7 @@ class NativeGrammar(StructuredOutputGrammar):
     def fill_bitmask(self, bitmask: Bitmask, batch_index: int) -> None:
         """See `StructuredOutputGrammar.fill_bitmask`. Once terminated everything is allowed: what
         comes is thrown away. xgrammar raises there; vLLM never asks
-        (`vllm/v1/structured_output/__init__.py:188 StructuredOutputManager._fill_bitmasks`)."""
+        (`vllm/v1/structured_output/__init__.py:186 StructuredOutputManager._fill_bitmasks`)."""
         bitmask[batch_index] = -1 if self._terminated else self._automaton.row(self.state)
 
     def is_terminated(self) -> bool:
