@@ -270,6 +270,10 @@ class ByteLevelBPE:
         raw = b"".join(self._bytes.get(i, b"") for i in ids if i not in hidden)
         return raw.decode("utf-8", errors="replace")
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """See `Tokenizer.token_bytes`."""
+        return self._bytes.get(token_id, b"")
+
     def id_to_piece(self, token_id: int) -> str:
         """See `Tokenizer.id_to_piece`."""
         if token_id not in self._bytes:

@@ -80,6 +80,10 @@ class HfCodec:
             )
         return str(token)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """See `Tokenizer.token_bytes`."""
+        return self._known.token_bytes(token_id)
+
     def stream(self, skip_special_tokens: bool, prompt: Sequence[int]) -> HfStream:
         """See `Tokenizer.stream`."""
         return HfStream(self._tokenizer, skip_special_tokens, prompt, self._known)
@@ -165,6 +169,16 @@ class HfTokens:
         self._byte_fallback = "ByteFallback" in decoders
         added = tokenizer.get_added_tokens_decoder()
         self._special = frozenset(i for i, token in added.items() if token.special)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """See `Tokenizer.token_bytes`. SentencePiece writes a space as `▁`."""
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._byte_level:
+            return token_bytes(str(token))
+        byte = self._fallback_byte(token_id) if self._byte_fallback else None
+        return str(token).replace("▁", " ").encode() if byte is None else byte
 
     def cut(self, ids: list[int], text: str, skip_special_tokens: bool) -> tuple[list[int], str]:
         """Where to go on after a prompt whose text ends in U+FFFD.

@@ -169,6 +169,14 @@ def test_id_to_piece(tokenizer: Tokenizer) -> None:
     assert all(tokenizer.id_to_piece(i).isprintable() for i in range(tokenizer.vocab_size))
 
 
+def test_token_bytes(tokenizer: Tokenizer) -> None:
+    assert [tokenizer.token_bytes(i) for i in (FIRST_BYTE + 0xE6, 3, 10**6)] == [
+        b"\xe6",
+        b"<|user|>",
+        b"",
+    ]
+
+
 def test_stream_holds_back_unfinished_characters(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("né😀!", add_special_tokens=False)
     assert streamed(tokenizer, ids) == ["n", "", "é", "", "", "", "😀", "!"]

@@ -1,0 +1,1 @@
+"""Automata over bytes and over tokens, in numpy, for `backend_native.py`."""
