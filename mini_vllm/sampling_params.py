@@ -24,7 +24,6 @@ from mini_vllm.utils import values
 from mini_vllm.utils.params import BeamSearchParams as BeamSearchParams
 from mini_vllm.utils.params import RepetitionDetectionParams as RepetitionDetectionParams
 from mini_vllm.utils.params import RequestOutputKind as RequestOutputKind
-from mini_vllm.utils.structured_params import StructuredOutputsParams as StructuredOutputsParams
 from mini_vllm.utils.surface import entries, is_harmless, refusal
 from mini_vllm.utils.untrusted import shorten_repr
 

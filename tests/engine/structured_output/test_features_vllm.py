@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions as Options
 from mini_vllm.structured_output.features import (
     XGRAMMAR_ENFORCES,
@@ -19,6 +18,7 @@ from mini_vllm.structured_output.features import (
 )
 from mini_vllm.structured_output.manager import choose_backend
 from mini_vllm.structured_output.request import get_structured_output_key
+from mini_vllm.utils.structured_params import StructuredOutputsParams
 
 pytestmark = pytest.mark.vllm
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import BackendConfig
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions as Options
 from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.request import StructuredOutputRequest, get_structured_output_key
 from mini_vllm.tokenizer.tokenizer import Tokenizer
+from mini_vllm.utils.structured_params import StructuredOutputsParams
 
 pytestmark = pytest.mark.vllm
 

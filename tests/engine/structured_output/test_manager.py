@@ -9,7 +9,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output import manager as module
 from mini_vllm.structured_output.backend_types import (
     BackendConfig,
@@ -20,6 +19,7 @@ from mini_vllm.structured_output.backend_types import (
 )
 from mini_vllm.structured_output.manager import StructuredOutputManager, choose_backend
 from mini_vllm.structured_output.request import StructuredOutputRequest
+from mini_vllm.utils.structured_params import StructuredOutputsParams
 
 VOCAB, END = 64, 63
 

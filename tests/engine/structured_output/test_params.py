@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions as Options
 from mini_vllm.structured_output.request import describe_rule, get_structured_output_key
+from mini_vllm.utils.structured_params import StructuredOutputsParams
 
 TAG = '{"structures": [], "triggers": []}'
 
