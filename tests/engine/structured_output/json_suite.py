@@ -1,21 +1,27 @@
 """The official JSON Schema test suite through a backend, and the table of what came of it.
 
-The suite is in the source distribution of the Python package `jsonschema`, which the environment variable
-`JSON_SCHEMA_SUITE` names: the archive, or the folder `draft2020-12`. To fetch it and write the table:
+The suite (MIT licence, 80 files) is in the source distribution of the Python package `jsonschema`. The
+environment variable `JSON_SCHEMA_SUITE` names it: the archive, or the folder `draft2020-12`. Without it the
+archive is fetched. To write the table and the sample, where xgrammar and llguidance are installed:
 
-    pip download --no-deps --no-binary jsonschema jsonschema==4.26.0
-    JSON_SCHEMA_SUITE=jsonschema-4.26.0.tar.gz python -m tests.engine.structured_output.json_suite
+    python -m tests.engine.structured_output.json_suite
 
 A document is written without blanks, its properties in the schema's order and whole numbers without a point,
 and fed to the grammar with the end token behind it.
+
+The table's verdicts on a group, a schema with documents: `enforced`, all valid documents are taken and all
+others barred; `refused`, the schema; `narrower`, valid documents are barred, those of these numbers;
+`ignored`, invalid ones are taken; `misread`, both.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +38,7 @@ FOLDER = Path(__file__).parent / "data"
 TABLE = FOLDER / "json_suite.tsv"
 SAMPLE = FOLDER / "json_suite_sample.json"
 VARIABLE = "JSON_SCHEMA_SUITE"
+PACKAGE, VERSION = "jsonschema", "4.26.0"
 _INSIDE = "/json/tests/draft2020-12/"
 
 
@@ -247,6 +254,59 @@ def suite_place() -> Path | None:
     return Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
 
 
+def fetch_suite(to: Path) -> Path:
+    """Fetch the archive with pip. Raises OSError if that fails."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(to)]
+    done = subprocess.run(
+        [*command, "--no-binary", PACKAGE, f"{PACKAGE}=={VERSION}"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    found = to / f"{PACKAGE}-{VERSION}.tar.gz"
+    if done.returncode or not found.exists():
+        raise OSError(f"the test suite could not be fetched: {done.stderr[-300:]}")
+    return found
+
+
+def read_table() -> dict[tuple[str, int], dict[str, str]]:
+    """The committed verdicts, by file and group."""
+    header, *lines = TABLE.read_text().splitlines()
+    rows = (dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines)
+    return {(row["file"], int(row["group"])): row for row in rows}
+
+
+def read_sample() -> list[Group]:
+    """The committed part of the suite."""
+    files = json.loads(SAMPLE.read_text())["files"]
+    return [
+        Group(file, group["number"], group["schema"], tuple(map(tuple, group["tests"])))
+        for file, groups in files.items()
+        for group in groups
+    ]
+
+
+def _write_sample(groups: list[Group], license_text: str) -> None:
+    """The first two groups of each file that are small."""
+    files: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        if group.number > 1 or "/" in group.file or len(group.tests) > 10:
+            continue
+        entry = {"number": group.number, "schema": group.schema, "tests": group.tests}
+        if len(json.dumps(entry)) < 900:
+            files.setdefault(group.file, []).append(entry)
+    SAMPLE.write_text(json.dumps({"license": license_text, "files": files}, indent=None) + "\n")
+
+
+def _read_license(place: Path) -> str:
+    with tarfile.open(place) as archive:
+        for member in archive:
+            if member.name.endswith("/json/LICENSE") and (data := archive.extractfile(member)):
+                return data.read().decode()
+    raise OSError(f"{place} holds no licence of the suite")
+
+
 def obey_libraries() -> dict[str, Obey]:
     """xgrammar and llguidance, with the checks that stand before them."""
     from mini_vllm.structured_output.backend_guidance import (
@@ -264,21 +324,26 @@ def obey_libraries() -> dict[str, Obey]:
     }
 
 
-def main() -> None:
-    """Write the table."""
-    place = suite_place()
-    if place is None:
-        sys.exit(f"{VARIABLE} must name the suite: see this module's docstring")
-    native = obey_natively()
-    libraries = obey_libraries()
+def judge_all(groups: list[Group]) -> str:
+    """The table."""
+    native, libraries = obey_natively(), obey_libraries()
     lines = ["file\tgroup\tnative\txgrammar\tguidance\twhy narrower"]
-    for group in read_suite(place):
+    for group in groups:
         verdict = judge(group, native)
         others = [judge(group, libraries[name]) for name in ("xgrammar", "guidance")]
         why = explain(group, verdict, native)
         lines.append("\t".join([group.file, str(group.number), verdict, *others, why]))
-    FOLDER.mkdir(exist_ok=True)
-    TABLE.write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the table and the sample."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = suite_place() or fetch_suite(Path(folder))
+        groups = read_suite(place)
+        FOLDER.mkdir(exist_ok=True)
+        TABLE.write_text(judge_all(groups))
+        _write_sample(groups, _read_license(place))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ class RandomSchemas:
         self._rng = rng
         self._shared = shared
         self._refs: list[str] = []
+        self._defining = False
 
     def draw(self) -> Any:
         """A schema, with definitions that may refer to each other."""
@@ -42,8 +43,10 @@ class RandomSchemas:
         return schema
 
     def _definition(self) -> Any:
+        self._defining = True
         while self._is_bare(schema := self.part(2)):
             pass
+        self._defining = False
         return schema
 
     def _is_bare(self, schema: Any) -> bool:
@@ -184,4 +187,9 @@ class RandomSchemas:
         return {**self._object(depth), **(schema if isinstance(schema, dict) else {})}
 
     def _reference(self, depth: int) -> Any:
-        return {"$ref": self._rng.choice(self._refs)} if self._refs else self._object(depth)
+        if not self._refs:
+            return self._object(depth)
+        reference = {"$ref": self._rng.choice(self._refs)}
+        if self._shared and self._defining:  # xgrammar does not see what can never be finished
+            return {"anyOf": [reference, {"type": "null"}]}
+        return reference
