@@ -140,14 +140,17 @@ class _Builder:
             schema = target
         key = self._count(schema)
         if key not in self._names:
-            if len(self._names) >= self._limits.rules:
-                raise RuleTooLarge(f"more than {self._limits.rules} schemas in it")
-            name = self._names[key] = path or "the schema"
-            while name in self.rules:
-                name = self._names[key] = name + "'"
-            self.rules[name] = NOTHING
-            self._pending.append((name, schema, path))
+            self._names[key] = self._new_rule(path or "the schema", NOTHING)
+            self._pending.append((self._names[key], schema, path))
         return Call(self._names[key])
+
+    def _new_rule(self, name: str, body: Node) -> str:
+        if len(self.rules) >= self._limits.rules:
+            raise RuleTooLarge(f"more than {self._limits.rules} schemas in it")
+        while name in self.rules:
+            name += "'"
+        self.rules[name] = body
+        return name
 
     def _count(self, schema: Schema) -> str:
         key = text_of(schema)
@@ -335,7 +338,9 @@ class _Builder:
                 key = other_keys(names, Call("rest of a string"), self._limits)
             except UnsupportedRule as error:
                 raise refuse(place, str(error)) from error
-        member = Joined((key, self._colon, self.refer(free, place)))
+        # A rule of its own, since `Listed` writes its parts twice and the names may be many.
+        body = Joined((key, self._colon, self.refer(free, place)))
+        member = Call(self._new_rule(f"{place} with its name", body))
         more = Joined((self._comma, member))
         return Joined((member, Repeated(more, 0, None if most is None else most - 1)))
 

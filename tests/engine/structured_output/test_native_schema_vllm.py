@@ -5,8 +5,8 @@ has one of these reasons:
 
 * It takes raw control characters in a string with a length, where JSON has none.
 * Beside additional properties it takes a declared one again if its name is not ASCII, of which it reads the
-  bytes as characters, or is written with an escape; and where a declared name needs an escape itself, it
-  takes any character behind the backslash.
+  bytes as characters, or is written with an escape; and where a declared name has a backslash, it takes
+  any character behind one.
 """
 
 from __future__ import annotations
@@ -116,6 +116,55 @@ def test_rows_of_random_schemas_along_random_walks(capsys: pytest.CaptureFixture
             f"xgrammar's row and its accept_token differ (the row bars {Walk.barred} of them), "
             f"and {dict(SchemaWalk.reasons)}"
         )
+
+
+@pytest.mark.parametrize(
+    ("schema", "document", "native", "valid"),
+    [
+        # A list or an object of any kind, behind a reference or beside definitions: only the empty one.
+        ({"$ref": "#/$defs/n", "$defs": {"n": {"type": "array"}}}, "[1]", True, True),
+        ({"type": "object", "$defs": {}}, '{"a":1}', True, True),
+        # A required property that is not listed.
+        ({"type": "object", "properties": {"a": True}, "required": ["b"]}, '{"a":1}', False, False),
+        ({"type": "string", "maxLength": 3}, '"\t"', False, False),
+        ({"type": "string", "pattern": 'a"b'}, '"a"b"', False, False),
+        ({"type": "string", "pattern": "a", "maxLength": 0}, '"a"', None, False),
+        ({"type": "string", "pattern": r"a\sb"}, '"a\u00a0b"', True, True),
+        ({"type": "integer", "enum": [1, 2], "minimum": 2}, "1", None, False),
+        ({"$ref": "#/$defs/n", "maximum": 3, "$defs": {"n": {"type": "integer"}}}, "4", False, False),
+        ({"type": "object", "properties": {"é": {"type": "null"}}, "additionalProperties": True},
+         '{"é":1}', False, False),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": True},
+         r'{"\u0061":1}', False, False),
+        ({"type": "object", "properties": {"\\": {"type": "null"}}, "additionalProperties": True},
+         r'{"\x":1}', False, False),
+        ({"type": "string", "format": "date"}, '"2023-02-31"', False, False),
+    ],
+)  # fmt: skip
+def test_what_xgrammar_reads_otherwise(
+    schema: Any, document: str, native: bool | None, valid: bool
+) -> None:
+    """What it does with a document, beside what the native backend does (None: it refuses the schema)."""
+    import xgrammar
+
+    vocabulary = [b"<eos>", *(bytes([byte]) for byte in range(256))]
+    info = xgrammar.TokenizerInfo(
+        vocabulary, xgrammar.VocabType.RAW, vocab_size=257, stop_token_ids=[0]
+    )
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1)
+    matcher = xgrammar.GrammarMatcher(compiler.compile_json_schema(json.dumps(schema)))
+    theirs = all(matcher.accept_token(byte + 1) for byte in document.encode())
+    theirs = theirs and matcher.accept_token(0)
+    try:
+        ours = Pushdown(*parse_schema(json.dumps(schema), True))
+        taken: bool | None = ours.accepts(ours.advance(ours.start, document.encode()))
+    except RuleError:
+        taken = None
+    assert (theirs, taken) == (not valid, native)
+    try:
+        assert is_valid(schema, document, FORMATS_CHECKED) == valid
+    except ValueError:
+        assert not valid  # no JSON
 
 
 def test_no_document_is_written_that_a_validator_rejects(
