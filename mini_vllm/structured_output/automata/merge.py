@@ -131,10 +131,14 @@ def _merge_arrays(left: Flat, right: Flat, merged: Flat) -> None:
 
 
 def exclude_each_other(
-    left: FlatSchema, right: FlatSchema, flatten: Callable[[Schema, str], FlatSchema], path: str
+    left: FlatSchema,
+    right: FlatSchema,
+    flatten: Callable[[Schema, str], FlatSchema],
+    path: str,
+    depth: int = 3,
 ) -> bool:
     """Whether it is easy to see that no value fits both: their types differ, or their values, or they are
-    objects that must have a property whose values differ."""
+    objects that must have a property whose values differ, so many objects deep at most."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is False or right is False
     shared = _common_types(_possible_types(left), _possible_types(right))
@@ -142,7 +146,7 @@ def exclude_each_other(
         return True
     if "enum" in left and "enum" in right:
         return not _common_values(left["enum"], right["enum"])
-    if shared != {"object"}:
+    if shared != {"object"} or depth == 0:
         return False
     for name in left.get("required", []):
         if name in right.get("required", []):
@@ -150,7 +154,7 @@ def exclude_each_other(
                 flatten(side.get("properties", {}).get(name, True), join_path(path, name))
                 for side in (left, right)
             ]
-            if exclude_each_other(values[0], values[1], flatten, path):
+            if exclude_each_other(values[0], values[1], flatten, path, depth - 1):
                 return True
     return False
 

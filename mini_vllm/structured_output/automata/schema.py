@@ -165,10 +165,10 @@ class _Builder:
             name, schema, path = self._pending.pop()
             self.rules[name] = self._body(self.flatten(schema, path), path)
 
-    def _resolve(self, reference: str, path: str) -> tuple[Schema, str]:
+    def _resolve(self, reference: object, path: str) -> tuple[Schema, str]:
         """What a reference leads to, and where that is."""
         found: Any = self._root
-        if reference != "#" and not reference.startswith("#/"):
+        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             raise refuse(path, f"{shorten_repr(reference)} does not begin with '#/'")
         steps = [_unescape(step) for step in reference.split("/")[1:]]
         for step in steps:
@@ -195,6 +195,10 @@ class _Builder:
         key = self._count(schema)
         if key in inside:
             raise refuse(path, "it leads to itself before anything is written")
+        if len(inside) > self._limits.depth:
+            raise RuleTooLarge(
+                f"{path}: more than {self._limits.depth} references and allOf in a row"
+            )
         if key not in self._flat:
             flat: FlatSchema = check_keywords(schema, path)
             assert isinstance(flat, dict)

@@ -20,7 +20,7 @@ from mini_vllm.structured_output.backend_types import BackendConfig, StructuredO
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 from tests.engine.helpers.thorough import either
 from tests.engine.structured_output.random_rules import json_vocabulary
-from tests.engine.structured_output.random_schemas import RandomSchemas
+from tests.engine.structured_output.random_schemas import RandomSchemas, write_randomly
 
 TINY = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"
 INT, TEXT = {"type": "integer"}, {"type": "string"}
@@ -187,6 +187,9 @@ def nested(depth: int) -> dict[str, Any]:
         ({"enum": ["a" * 60_000]}, "characters are more than"),
         ({"allOf": [{"anyOf": [{"const": 20 * i + j} for j in range(20)]} for i in range(3)]},
          "more than 200 options of anyOf"),
+        ({"$ref": "#/$defs/0", "$defs": {
+            str(n): {"title": "", "$ref": f"#/$defs/{n + 1}"} for n in range(900)} | {"900": INT}},
+         "more than 100 references"),
     ],
 )  # fmt: skip
 def test_a_huge_schema_is_refused(schema: Any, named: str) -> None:
@@ -268,3 +271,48 @@ def test_a_long_document_costs_no_recursion() -> None:
     assert takes(
         compiled({"properties": {"a" * 100: INT}, "additionalProperties": True}), '{"a":1}'
     )
+
+
+def broken(rng: random.Random, value: Any) -> Any:
+    """The same with a part somewhere replaced, renamed or left out."""
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        name = rng.choice(list(value))
+        changed = {key: inner for key, inner in value.items() if key != name}
+        if rng.random() < 0.8:
+            place = name if rng.random() < 0.7 else rng.choice(WORDS)
+            changed[place] = broken(rng, value[name])
+        return changed
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        at = rng.randrange(len(value))
+        return [*value[:at], broken(rng, value[at]), *value[at + 1 :]]
+    return rng.choice([*JUNK, value])
+
+
+WORDS = [
+    "type", "enum", "const", "allOf", "oneOf", "anyOf", "$ref", "properties", "required", "items", "pattern",
+    "prefixItems", "minItems", "maxLength", "minimum", "additionalProperties", "format", "$defs", "$id",
+    "not", "",
+]  # fmt: skip
+JUNK = [
+    None, True, False, -1, 0, 2.5, 10**30, "", "#", "#/$defs/m", "string", "a(", [], {}, [[]], {"": {}},
+    [{"$ref": "#"}], {"type": "integer"}, "\ud800", {"$ref": "#/$defs/n/anyOf/0"}, ["a", "a"],
+]  # fmt: skip
+
+
+def test_a_broken_schema_is_refused_or_can_be_obeyed() -> None:
+    """Nothing but a refusal is ever raised, and what is compiled leads to no dead end."""
+    rng = random.Random(5)
+    draw = RandomSchemas(rng, shared=False).draw
+    refused = obeyed = 0
+    while refused + obeyed < either(400, 5000):
+        schema = draw()
+        for _ in range(rng.randint(1, 3)):
+            schema = broken(rng, schema)
+        try:
+            automaton = compiled(schema)
+        except (UnsupportedRule, RuleTooLarge):
+            refused += 1
+            continue
+        obeyed += 1
+        write_randomly(rng, automaton, 60)
+    assert min(refused, obeyed) > 40
