@@ -240,7 +240,8 @@ def examine(root: Path, full: bool = False) -> list[Check]:
     checks += _gpu(full)
     checks.append(_upstream(root))
     checks.append(_smollm2())
-    uses = {"gguf": "models in GGUF files", "hub": "models by their name on the Hugging Face hub",
+    uses = {"gguf": "models in GGUF files", "grammar": "structured outputs with xgrammar and llguidance",
+            "hub": "models by their name on the Hugging Face hub",
             "hf": "checkpoints with a tokenizer of any kind", "plots": "the labs' pictures",
             "ray": "sweeps of the simulator on a cluster ('mini-vllm sweep --ray')",
             "site": "the pages in a browser ('course site')"}  # fmt: skip

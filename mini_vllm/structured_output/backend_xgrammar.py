@@ -6,6 +6,7 @@ Mirrors `vllm/v1/structured_output/backend_xgrammar.py`. The library is loaded w
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from mini_vllm.utils.untrusted import one_line
 
 _CACHE_BYTES = 512 * 1024**2  # `VLLM_XGRAMMAR_CACHE_MB`
 _THREADS = 8
+_WHERE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # the library puts the time and its source line first
 
 
 def _library() -> Any:
@@ -166,8 +168,8 @@ def _tag_arguments(spec: str) -> tuple[Any, ...]:
 
 
 def _refusal(kind: StructuredOutputOptions, spec: str, error: Exception) -> ValueError:
-    # The library puts the time and its source line first.
     reason = str(error).strip() if not isinstance(error, KeyError) else f"{error} is missing"
+    reason = _WHERE.sub("", reason)
     return ValueError(f"{describe_rule((kind, spec))}: xgrammar refuses it: {one_line(reason)}")
 
 

@@ -29,11 +29,10 @@ class StructuredOutputRequest:
 
     Attributes:
         params: the rule.
-        error: why there will be no grammar; None as long as there may be one.
     """
 
     params: StructuredOutputsParams
-    error: ValueError | None = None
+    _error: ValueError | None = None
     _grammar: Future[StructuredOutputGrammar] | StructuredOutputGrammar | None = None
 
     def _poll(self) -> None:
@@ -43,11 +42,17 @@ class StructuredOutputRequest:
             return
         future, self._grammar = self._grammar, None
         if future.cancelled():
-            self.error = ValueError("the grammar's compilation was cancelled")
+            self._error = ValueError("the grammar's compilation was cancelled")
         elif (error := future.exception()) is not None:
-            self.error = error if isinstance(error, ValueError) else ValueError(str(error))
+            self._error = error if isinstance(error, ValueError) else ValueError(str(error))
         else:
             self._grammar = future.result()
+
+    @property
+    def error(self) -> ValueError | None:
+        """Why there will be no grammar; None as long as there may be one."""
+        self._poll()
+        return self._error
 
     @property
     def is_grammar_ready(self) -> bool:

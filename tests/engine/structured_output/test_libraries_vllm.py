@@ -16,7 +16,7 @@ from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import BackendConfig
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions as Options
 from mini_vllm.structured_output.manager import StructuredOutputManager
-from mini_vllm.structured_output.request import get_structured_output_key
+from mini_vllm.structured_output.request import StructuredOutputRequest, get_structured_output_key
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.vllm
@@ -201,3 +201,69 @@ def test_rows_and_answers_are_vllms(pairs, name: str, rule: dict[str, Any], numb
 def test_without_blanks_too(folders, name: str, rule: dict[str, Any]) -> None:
     pair = Pair(name, *folders[0], compact=True)
     assert sum(walk(pair, rule, seed) for seed in range(8)) > 7
+
+
+def compiled(
+    manager: StructuredOutputManager, rules: list[dict[str, Any]]
+) -> dict[str, StructuredOutputRequest]:
+    requests = {}
+    for number, rule in enumerate(rules):
+        params = StructuredOutputsParams(**rule)
+        params._backend = ("xgrammar", "guidance")[number % 2]
+        requests[str(number)] = request = StructuredOutputRequest(params)
+        manager.grammar_init(request)
+    for request in requests.values():
+        request._grammar.exception(timeout=60)  # type: ignore[union-attr]
+    return requests
+
+
+@pytest.mark.parametrize("vocab_size", [200, 264, 300], ids="model has {}".format)
+def test_both_backends_in_one_step_by_threads_as_one_by_one(vocab_size: int) -> None:
+    """150 requests, so that groups of 16 are filled by threads; each row as its grammar alone fills it. The
+    model's vocabulary may be narrower or wider than the tokenizer's."""
+    manager = StructuredOutputManager(Tokenizer.from_folder(TINY), vocab_size, 150)
+    requests = compiled(manager, [RULES[number // 2 % len(RULES)] for number in range(150)])
+    rng = random.Random(0)
+    for _ in range(6):
+        rows = manager.grammar_bitmask(requests, list(requests), {})
+        assert rows is not None
+        for number, request in enumerate(requests.values()):
+            grammar = request.grammar
+            assert grammar is not None, request.error
+            alone = np.full((1, rows.shape[1]), -1, dtype=np.int32)
+            if not grammar.is_terminated():
+                grammar.fill_bitmask(alone, 0)
+            assert np.array_equal(rows[number], alone[0])
+            bits = np.unpackbits(alone.view(np.uint8)[0], bitorder="little")[:vocab_size]
+            if not grammar.is_terminated():
+                assert grammar.accept_tokens("r", [rng.choice(np.nonzero(bits)[0].tolist())])
+    manager.shutdown()
+
+
+def test_no_rule_that_fails_disturbs_another() -> None:
+    """What real libraries refuse, or what makes their engine die at the pin, beside rules that are fine."""
+    manager = StructuredOutputManager(Tokenizer.from_folder(TINY), 264, 8)
+    bad = [
+        {"regex": "\\p{L}"}, {"regex": "["}, {"regex": "a(?=b)"}, {"grammar": "root ::= x"},
+        {"grammar": 'start: "a" j\nj: %json {"type": "integer"}'}, {"json": "false"},
+        {"json": {"$ref": "#/nowhere"}}, {"json": {"type": "nonsense"}}, {"structural_tag": "{}"},
+        {"structural_tag": '{"structures": [{}], "triggers": []}'},
+    ]  # fmt: skip
+    mixed = [rule for wrong in bad for rule in (wrong, wrong, {"regex": "a+"}, {"regex": "a+"})]
+    for number, (rule, request) in enumerate(
+        zip(mixed, compiled(manager, mixed).values(), strict=True)
+    ):
+        if number % 4 > 1:
+            assert request.is_grammar_ready
+            assert manager.grammar_bitmask({"r": request}, ["r"], {}) is not None
+        elif number % 2 and ("%json" in str(rule) or "{L}" in str(rule)):
+            assert request.is_grammar_ready, "guidance can do this"
+        else:
+            assert request.is_settled
+            assert not request.is_grammar_ready
+            library = ("xgrammar", "llguidance")[number % 2]
+            message = str(request.error)
+            assert message.startswith(f"structured_outputs.{next(iter(rule))} ")
+            assert f": {library} refuses it: " in message
+            assert ".cc:" not in message
+    manager.shutdown()

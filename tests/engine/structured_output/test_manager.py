@@ -151,6 +151,9 @@ def test_a_failed_compile_stays_with_its_request(make, rule: str, message: str) 
     manager = make()
     failed, fine = settle(ask(manager, rule)), settle(ask(manager, "fine"))
     assert str(failed.error) == message
+    again = ask(manager, rule)
+    again._grammar.exception(timeout=30)
+    assert again.error is not None, "the error can be asked for first"
     assert not failed.is_grammar_ready
     assert failed.is_settled, "asking again changes nothing"
     assert fine.error is None
