@@ -173,21 +173,22 @@ class GrammarScheduling:
     def get_grammar_bitmask(
         self,
         scheduler_output: SchedulerOutput,
-        take_draft_token_ids: Callable[[], DraftTokenIds | None] | None = None,
+        take_draft_token_ids: Callable[[list[str]], DraftTokenIds | None] | None = None,
     ) -> GrammarOutput | None:
         """Rows for the requests with a rule that sample in this step; None where there are none
         (`vllm/v1/core/sched/scheduler.py:1259 Scheduler.get_grammar_bitmask`).
 
         Args:
-            take_draft_token_ids: gives the drafts of a plan that has places for them, as a plan ahead has.
+            take_draft_token_ids: gives the drafts of requests that have places for them, as in a plan ahead.
         """
         bound = self._get_bound(scheduler_output)
         if not bound:
             return None
         spec_tokens: Mapping[str, Sequence[int]] = scheduler_output.scheduled_spec_decode_tokens
-        if any(-1 in spec_tokens.get(req_id, ()) for req_id in bound):
+        if places := [req_id for req_id in bound if -1 in spec_tokens.get(req_id, ())]:
             assert take_draft_token_ids is not None, "a plan ahead has places for drafts"
-            spec_tokens = self._update_drafts(spec_tokens, bound, take_draft_token_ids())
+            drafts = take_draft_token_ids(places)
+            spec_tokens = self._update_drafts(spec_tokens, bound, drafts)
         rows = self.manager.grammar_bitmask(bound, list(bound), spec_tokens)
         assert rows is not None
         return GrammarOutput(list(bound), rows, spec_tokens)

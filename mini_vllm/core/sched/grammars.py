@@ -44,7 +44,7 @@ class Grammars(Protocol):
     def get_grammar_bitmask(
         self,
         scheduler_output: SchedulerOutput,
-        take_draft_token_ids: Callable[[], DraftTokenIds | None] | None = None,
+        take_draft_token_ids: Callable[[list[str]], DraftTokenIds | None] | None = None,
     ) -> Any:
         """The rows of a step; None: it needs none. Where a plan has places for drafts, it asks for these."""
         ...

@@ -222,7 +222,7 @@ class Ours(Side):
     def bitmask(self, plan: Any) -> Any:
         from mini_vllm.core.sched.output import DraftTokenIds
 
-        return self.grammars.get_grammar_bitmask(plan, lambda: DraftTokenIds(*self.drafts(plan)))
+        return self.grammars.get_grammar_bitmask(plan, lambda _: DraftTokenIds(*self.drafts(plan)))
 
 
 @pytest.mark.parametrize(
