@@ -98,14 +98,11 @@ def test_a_rule_beside_an_adapter() -> None:
     llm = LLM(max_num_seqs=4, enable_lora=True, **NATIVE)
     adapters = [LoRARequest("a", 1, str(folder)), None] * 2
     rules = [{"regex": PART}, {"regex": PART}, None, None]
-    outputs = llm.generate(
-        ["The scheduler"] * 4,
-        [bound(rule) for rule in rules],
-        lora_request=adapters,
-        use_tqdm=False,
-    )
+    params, prompts = [bound(rule) for rule in rules], ["The scheduler"] * 4
+    outputs = llm.generate(prompts, params, lora_request=adapters, use_tqdm=False)
+    free = llm.generate(prompts[2:], params[2:], lora_request=adapters[2:], use_tqdm=False)
     assert all(re.fullmatch(PART, text) for text in texts(outputs)[:2])
-    assert texts(outputs)[2] != texts(outputs)[3]
+    assert texts(outputs)[2:] == texts(free)
 
 
 # -- rules that are wrong ---------------------------------------------------------------------------
