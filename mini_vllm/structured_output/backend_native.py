@@ -236,6 +236,8 @@ def validate_native_grammar(request_type: StructuredOutputOptions, grammar_spec:
         parse_regex(grammar_spec, DEFAULT_LIMITS)
     elif request_type is StructuredOutputOptions.CHOICE:
         parse_choice(grammar_spec, DEFAULT_LIMITS)
+    elif request_type is StructuredOutputOptions.JSON:
+        parse_schema(grammar_spec, True, DEFAULT_LIMITS)
     elif request_type in (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG):
         raise UnsupportedRule(
             f"the native backend has no rules of the kind {request_type.name.lower()}: use xgrammar or "
