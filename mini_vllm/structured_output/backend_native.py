@@ -216,3 +216,17 @@ def parse_choice(grammar_spec: str, limits: Limits = DEFAULT_LIMITS) -> Node:
         if any(0xD800 <= ord(char) <= 0xDFFF for char in choice):
             raise UnsupportedRule(f"choice: {choice!r} has a surrogate, which is no character")
     return Either(tuple(literal(choice) for choice in choices))
+
+
+def validate_native_grammar(request_type: StructuredOutputOptions, grammar_spec: str) -> None:
+    """Read a rule as `compile_grammar` does. Raises `UnsupportedRule` where that is not possible. What can be
+    read may still turn out too large."""
+    if request_type is StructuredOutputOptions.REGEX:
+        parse_regex(grammar_spec, DEFAULT_LIMITS)
+    elif request_type is StructuredOutputOptions.CHOICE:
+        parse_choice(grammar_spec, DEFAULT_LIMITS)
+    elif request_type in (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG):
+        raise UnsupportedRule(
+            f"the native backend has no rules of the kind {request_type.name.lower()}: use xgrammar or "
+            "guidance (extra grammar)"
+        )
