@@ -46,9 +46,9 @@ def test_deferrals(in_vllm: Any, solution: Any) -> None:
 def test_a_wrong_function_is_noticed(in_vllm: Any, solution: Any) -> None:
     """The comparison sees one that samples a deferred step under rows from the old state."""
     lab = load_module(LAB / "solution.py", "lab_12_05_wrong")
-    lab.must_defer = lambda requests: False
+    lab.__dict__["must_defer"] = lambda requests: False
     assert in_vllm.differing_deferrals(lab)
-    with pytest.raises(AssertionError):
+    with pytest.raises(in_vllm.parts.RefusedError):
         in_vllm.differing_batches(lab, 2000, 2)
 
 

@@ -60,6 +60,16 @@ PIECES = Vocabulary(
 """For random rules: some tokens have several characters."""
 
 
+class RefusedError(Exception):
+    """A function asks for what vLLM, or xgrammar, refuses. The tests turn it into a failure."""
+
+
+def refuse_unless(right: bool, reason: str) -> None:
+    """Raise `RefusedError` for this reason."""
+    if not right:
+        raise RefusedError(reason)
+
+
 PHASES = ("filter", "fill", "accept")
 
 
@@ -117,26 +127,30 @@ class CountingGrammar:
     def accept_token(self, token: int) -> bool:
         phase = self.counter.phase
         accepted = self.grammar.accept_tokens("", [token])
-        assert accepted or phase != "fill", (
-            f"fill_rows: the grammar refuses token {token}; an assertion ends vLLM's engine there"
+        refuse_unless(
+            accepted or phase != "fill",
+            f"fill_rows: the grammar refuses token {token}; an assertion ends vLLM's engine there",
         )
-        assert accepted or phase != "accept", (
-            f"accept: the grammar refuses token {token}; vLLM ends the request by an error there"
+        refuse_unless(
+            accepted or phase != "accept",
+            f"accept: the grammar refuses token {token}; vLLM ends the request by an error there",
         )
         self.counter.counts.accepted[phase] += accepted
         return accepted
 
     def rollback(self, num_tokens: int) -> None:
         taken = self.grammar.num_processed_tokens
-        assert num_tokens <= taken, (
-            f"rollback({num_tokens}), and the grammar has accepted {taken} tokens"
+        refuse_unless(
+            0 <= num_tokens <= taken,
+            f"rollback({num_tokens}), and the grammar has accepted {taken} tokens",
         )
         self.grammar.rollback(num_tokens)
         self.counter.counts.rolled_back[self.counter.phase] += num_tokens
 
     def fill_bitmask(self, bitmask: Bitmask, row: int) -> None:
-        assert not self.grammar.is_terminated(), (
-            "fill_bitmask was asked of a terminated grammar; xgrammar raises an error there"
+        refuse_unless(
+            not self.grammar.is_terminated(),
+            "fill_bitmask was asked of a terminated grammar; xgrammar raises an error there",
         )
         self.grammar.fill_bitmask(bitmask, row)
         self.counter.counts.fills += 1
@@ -231,7 +245,7 @@ def choose(logits: NDArray[np.float32], row: NDArray[np.int32] | None) -> int:
     if row is None:
         return int(logits.argmax())
     bits = np.unpackbits(row.view(np.uint8), count=len(logits), bitorder="little")
-    assert bits.any(), "a row of a sampled place allows no token at all"
+    refuse_unless(bool(bits.any()), "a row of a sampled place allows no token at all")
     return int(np.where(bits, logits, -np.inf).argmax())
 
 

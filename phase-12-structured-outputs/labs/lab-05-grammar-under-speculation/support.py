@@ -108,9 +108,10 @@ class _Grammars:
         """By `fill_rows`; returns the row after the last."""
         grammar, lab = self.by_request[number], self.lab
         end = self.counter.during("fill", lab.fill_rows, grammar, drafts, self.bitmask, row)
-        assert end == row + len(drafts) + 1, (
+        parts.refuse_unless(
+            end == row + len(drafts) + 1,
             f"{len(drafts)} drafts, rows from {row} on: fill_rows returned {end}, and the row after them "
-            f"is {row + len(drafts) + 1}"
+            f"is {row + len(drafts) + 1}",
         )
         return row + len(drafts) + 1
 
@@ -123,10 +124,10 @@ class _Grammars:
         lab = self.lab
         new = self.counter.during("accept", lab.accept, grammar, drafts, chosen, self.end, most)
         kept = list(new or ())
-        assert kept, f"drafts {list(drafts)}, chosen {chosen}: accept returned {new!r}"
-        assert kept == sampled[: len(kept)], (
+        parts.refuse_unless(
+            kept != [] and kept == sampled[: len(kept)],
             f"drafts {list(drafts)}, chosen {chosen}: verification keeps {sampled}, and accept returned "
-            f"{kept}"
+            f"{new!r}",
         )
         return kept
 
@@ -166,7 +167,7 @@ def run_sync(
             drafts[i] = drafter(i, jobs[i].prompt + tokens[i])
             if (grammar := grammars.by_request[i]) is not None:
                 drafts[i] = grammars.counter.during("filter", lab.filter_drafts, grammar, drafts[i])
-    raise AssertionError(f"the run has not ended after {_STEPS} steps")
+    raise parts.RefusedError(f"the run has not ended after {_STEPS} steps")
 
 
 # ---- asynchronous: v1/engine/core.py:469 EngineCore.step_with_batch_queue --------------------------
@@ -287,8 +288,9 @@ class AsyncCore:
 
     def execute_model(self, plan: Plan) -> None:
         """Start the model, on the worker's own drafts."""
-        assert self.executed is None, (
-            f"execute_model({plan.number}), and step {self.executed[0].number} has not been sampled"
+        parts.refuse_unless(
+            self.executed is None,
+            f"execute_model({plan.number}), and the step before it has not been sampled",
         )
         self.events.append(f"execute {plan.number}")
         own = {i: self.drafted[i][: len(places)] for i, places in plan.drafts.items()}
@@ -308,11 +310,10 @@ class AsyncCore:
     def sample_tokens(self, plan: Plan, rows: dict[str, Bitmask]) -> None:
         """Let the worker choose and verify the tokens of a step that it has executed, and draft."""
         executed, self.executed = self.executed, None
-        wrong = (
-            f"sample_tokens({plan.number}) before execute_model({plan.number}), or a second time"
-        )
-        assert executed is not None, wrong
-        assert executed[0] is plan, wrong
+        if executed is None or executed[0] is not plan:
+            raise parts.RefusedError(
+                f"sample_tokens({plan.number}) before execute_model({plan.number}), or a second time"
+            )
         self.events.append(f"sample {plan.number}")
         own = executed[1]
         output = _Output(plan)
@@ -368,7 +369,7 @@ def run_async(
             del counts["filter: calls"]  # `async_step` makes them itself
             return Answer(core.tokens, counts, core.num_steps, core.events)
         lab.async_step(core)
-    raise AssertionError(f"the run has not ended after {_STEPS} turns")
+    raise parts.RefusedError(f"the run has not ended after {_STEPS} turns")
 
 
 # ---- what the tests run ----------------------------------------------------------------------------

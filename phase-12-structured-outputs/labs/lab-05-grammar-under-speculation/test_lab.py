@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +40,18 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         assert not wrong, f"{name}: {wrong}. {ask}"
 
 
+@contextmanager
+def judged(what: str) -> Iterator[None]:
+    """Fails where the code under test asks for what vLLM or xgrammar refuses."""
+    refused = ""
+    try:
+        yield
+    except parts.RefusedError as error:
+        refused = str(error)
+    fine = not refused  # not in the assert: the grade would print it a second time
+    assert fine, f"{what}: {refused}"
+
+
 # ---- each function by itself -----------------------------------------------------------------------
 
 
@@ -66,8 +80,9 @@ def test_drafts_are_filtered(lab: ModuleType, name: str) -> None:
     """The longest allowed beginning, a new list; the state stays, and no row is filled."""
     text, drafts, kept = FILTERED[name]
     grammar, given = parts.part_number(text), read(drafts)
-    got = list(lab.filter_drafts(grammar, given))
     what = f"after {text!r}, drafts {spell(read(drafts))}"
+    with judged(what):
+        got = list(lab.filter_drafts(grammar, given))
     assert got == read(kept), f"{what}: kept are {spell(read(kept))}, and yours are {spell(got)}"
     check_state(what, text, grammar)
     assert given == read(drafts), f"{what}: the list itself was changed, to {spell(given)}"
@@ -116,8 +131,9 @@ def test_rows_are_filled(lab: ModuleType, name: str) -> None:
     grammar, given = parts.part_number(text), read(drafts)
     bitmask = np.full((8, WORDS), 0x0F0F0F0F, dtype=np.int32)  # an earlier step's
     grammar.counter.phase = "fill"
-    end = lab.fill_rows(grammar, given, bitmask, 2)
     what = f"after {text!r}, drafts {spell(given)}, rows from 2 on"
+    with judged(what):
+        end = lab.fill_rows(grammar, given, bitmask, 2)
     assert end == 3 + len(given), f"{what}: the row after them is {3 + len(given)}, and yours {end}"
     for place, row in enumerate(expected_rows(text, drafts)):
         want, got = describe(row), describe(bitmask[2 + place])
@@ -148,10 +164,11 @@ def test_only_what_was_accepted_moves_the_grammar(lab: ModuleType, name: str) ->
     text, drafts, chosen, most, kept = ACCEPTED[name]
     grammar = parts.part_number(text)
     grammar.counter.phase = "accept"
-    got = list(lab.accept(grammar, read(drafts), read(chosen), parts.END, most))
     what = (
         f"after {text!r}, drafts {spell(read(drafts))}, chosen {spell(read(chosen))}, most {most}"
     )
+    with judged(what):
+        got = list(lab.accept(grammar, read(drafts), read(chosen), parts.END, most))
     assert got == read(kept), (
         f"{what}: the request gets {spell(read(kept))}, and yours gets {spell(got)}"
     )
@@ -174,8 +191,9 @@ def test_drafts_are_placed(lab: ModuleType, name: str) -> None:
     """A draft for each place: what the grammar allows, then -1."""
     text, drafts, num_places, placed = PLACED[name]
     grammar = parts.part_number(text)
-    got = list(lab.place_drafts(grammar, read(drafts), num_places))
     what = f"after {text!r}, drafts {spell(read(drafts))}, {num_places} places"
+    with judged(what):
+        got = list(lab.place_drafts(grammar, read(drafts), num_places))
     assert got == read(placed), f"{what}: {spell(read(placed))}, and yours {spell(got)}"
     check_state(what, text, grammar)
 
@@ -240,7 +258,10 @@ def test_the_order_of_a_step(lab: ModuleType, name: str) -> None:
     """The model starts first. A step is sampled at once, or after the one before is known."""
     kinds, waiting = ORDERS[name]
     jobs = make_jobs(*kinds)
-    answer = support.run_async(lab, jobs, parts.CharacterModel(), lambda number, tokens: [3, 3], 2)
+    with judged(f"requests {kinds}"):
+        answer = support.run_async(
+            lab, jobs, parts.CharacterModel(), lambda number, tokens: [3, 3], 2
+        )
     events = answer.events
     for n in range(1, answer.num_steps):
         steps = [e for e in events if e in (f"execute {n}", f"sample {n}", f"update {n - 1}")]
@@ -265,7 +286,8 @@ def test_a_thousand_grammars(lab: ModuleType, mode: str) -> None:
     and what is asked of the grammars is what vLLM's functions asked of xgrammar's."""
     total: dict[str, int] = {}
     for seed, jobs in support.random_batches():
-        answer = support.run(mode, lab, seed, jobs)
+        with judged(f"{mode}, batch {seed}"):
+            answer = support.run(mode, lab, seed, jobs)
         for number, job in enumerate(jobs):
             got = answer.tokens[number]
             assert got == job.answer, (
@@ -280,7 +302,8 @@ def test_a_thousand_grammars(lab: ModuleType, mode: str) -> None:
 def test_counts_are_those_of_real_vllm(lab: ModuleType, number: int) -> None:
     """Six requests to real vLLM with n-gram speculation, run once more: tokens and counts."""
     run = support.recorded()["runs"][number]
-    answer = support.replay(lab, run)
+    with judged(f"real vLLM's run, k {run['k']}"):
+        answer = support.replay(lab, run)
     for line, got in zip(run["requests"], answer.tokens, strict=True):
         assert got == line["answer"], (
             f"k {run['k']}, rule {line['rule']}: {line['answer']}, yours {got}"
