@@ -13,7 +13,7 @@ import json
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from mini_vllm.structured_output.automata.dfa import Dfa
 from mini_vllm.structured_output.automata.json_rules import json_rules
@@ -24,7 +24,7 @@ from mini_vllm.structured_output.automata.limits import (
     UnsupportedRule,
     check_length,
 )
-from mini_vllm.structured_output.automata.pushdown import Pushdown
+from mini_vllm.structured_output.automata.pushdown import Pushdown, Stacks
 from mini_vllm.structured_output.automata.regex import parse_regex
 from mini_vllm.structured_output.automata.schema import parse_schema
 from mini_vllm.structured_output.automata.syntax import Call, Either, Node, literal
@@ -117,6 +117,12 @@ class NativeGrammar(StructuredOutputGrammar):
     def is_terminated(self) -> bool:
         """See `StructuredOutputGrammar.is_terminated`."""
         return self._terminated
+
+    def describe_state(self) -> str:
+        """See `StructuredOutputGrammar.describe_state`: the automaton's state, or the deepest stack."""
+        if isinstance(self.state, int):
+            return f"in state {self.state}"
+        return f"with a stack of {max(map(len, cast(Stacks, self.state)))}"
 
     def reset(self) -> None:
         """See `StructuredOutputGrammar.reset`."""
@@ -225,3 +231,19 @@ def parse_choice(grammar_spec: str, limits: Limits = DEFAULT_LIMITS) -> Node:
         if any(0xD800 <= ord(char) <= 0xDFFF for char in choice):
             raise UnsupportedRule(f"choice: {choice!r} has a surrogate, which is no character")
     return Either(tuple(literal(choice) for choice in choices))
+
+
+def validate_native_grammar(request_type: StructuredOutputOptions, grammar_spec: str) -> None:
+    """Read a rule as `compile_grammar` does. Raises `UnsupportedRule` where that is not possible. What can be
+    read may still turn out too large."""
+    if request_type is StructuredOutputOptions.REGEX:
+        parse_regex(grammar_spec, DEFAULT_LIMITS)
+    elif request_type is StructuredOutputOptions.CHOICE:
+        parse_choice(grammar_spec, DEFAULT_LIMITS)
+    elif request_type is StructuredOutputOptions.JSON:
+        parse_schema(grammar_spec, True, DEFAULT_LIMITS)
+    elif request_type in (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG):
+        raise UnsupportedRule(
+            f"the native backend has no rules of the kind {request_type.name.lower()}: use xgrammar or "
+            "guidance (extra grammar)"
+        )
