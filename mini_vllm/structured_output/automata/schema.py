@@ -98,8 +98,11 @@ def parse_schema(
     """
     schema = load_schema(text, limits)
     builder = _Builder(schema, any_whitespace, limits)
-    root = builder.refer(schema, "")
-    builder.build()
+    try:
+        root = builder.refer(schema, "")
+        builder.build()
+    except RecursionError as error:  # `allOf` may nest what it puts together
+        raise RuleTooLarge("its schemas are nested too deep") from error
     refuse_left_recursion(builder.rules)
     rules = prune(builder.rules)
     if root.rule not in rules:
