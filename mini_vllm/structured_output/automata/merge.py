@@ -16,6 +16,7 @@ from mini_vllm.structured_output.automata.keywords import (
 from mini_vllm.structured_output.automata.limits import RuleTooLarge
 
 _MOST_OPTIONS = 200
+_NAMED = ("properties", "patternProperties", "additionalProperties")
 
 Schema = dict[str, Any] | bool
 FlatSchema = Flat | bool
@@ -39,6 +40,9 @@ def merge(left: FlatSchema, right: FlatSchema, path: str) -> FlatSchema:
     """
     if isinstance(left, bool) or isinstance(right, bool):
         return right if left is True else left if right is True else False
+    for ours, theirs in ((left, right), (right, left)):
+        if "patternProperties" in ours and not theirs.keys().isdisjoint(_NAMED):
+            raise refuse(path, "patternProperties and other properties at once are not supported")
     merged = {**left, **right}
     for key in left.keys() & right.keys():
         if key in _MERGED:
@@ -100,6 +104,7 @@ _MERGED: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "properties": lambda left, right: {},  # these depend on each other: see below
     "additionalProperties": both,
+    "propertyNames": both,
     "prefixItems": lambda left, right: [],
     "items": both,
 }  # fmt: skip

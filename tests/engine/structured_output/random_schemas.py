@@ -145,7 +145,13 @@ class RandomSchemas:
         free = rng.randrange(4)
         if free:
             schema["additionalProperties"] = [True, False, self.part(depth)][free - 1]
-        if not names and schema.get("additionalProperties", False) is not False:
+        if not names and rng.random() < 0.3:
+            schema["additionalProperties"] = False
+            schema["patternProperties"] = {rng.choice(PATTERNS): self.part(depth)}
+        elif not names and rng.random() < 0.3:
+            schema["additionalProperties"] = self.part(depth)
+            schema["propertyNames"] = {"pattern": rng.choice(PATTERNS)}
+        elif not names and schema.get("additionalProperties", False) is not False:
             if rng.random() < 0.5:
                 schema["maxProperties"] = rng.randint(1, 3)
             if rng.random() < 0.3:
