@@ -15,7 +15,9 @@ from mini_vllm.structured_output.automata.keywords import (
 )
 from mini_vllm.structured_output.automata.limits import RuleTooLarge
 
-_MOST_OPTIONS = 200
+MOST_OPTIONS = 200
+"""That are compared with each other, or put together from those of several schemas."""
+_MOST_PAIRS = 100_000
 _NAMED = ("properties", "patternProperties", "additionalProperties")
 
 Schema = dict[str, Any] | bool
@@ -48,9 +50,10 @@ def merge(left: FlatSchema, right: FlatSchema, path: str) -> FlatSchema:
         if key in _MERGED:
             merged[key] = _MERGED[key](left[key], right[key])
         elif key == "anyOf":
+            if len(left[key]) * len(right[key]) > MOST_OPTIONS:
+                place = join_path(path, "allOf")
+                raise RuleTooLarge(f"{place}: more than {MOST_OPTIONS} options of anyOf")
             merged[key] = [both(a, b) for a in left[key] for b in right[key]]
-            if len(merged[key]) > _MOST_OPTIONS:
-                raise RuleTooLarge(f"{path}: allOf: more than {_MOST_OPTIONS} options of anyOf")
         elif left[key] != right[key]:
             raise refuse(path, f"two different {key} at once are not supported")
     _merge_objects(left, right, merged)
@@ -89,6 +92,8 @@ def _common_types(left: frozenset[str], right: frozenset[str]) -> frozenset[str]
 
 
 def _common_values(left: list[Any], right: list[Any]) -> list[Any]:
+    if len(left) * len(right) > _MOST_PAIRS:
+        raise RuleTooLarge(f"enum: {len(left)} and {len(right)} values are too many to compare")
     return [value for value in left if any(same_value(value, other) for other in right)]
 
 

@@ -39,6 +39,7 @@ from mini_vllm.structured_output.automata.limits import (
 )
 from mini_vllm.structured_output.automata.load import load_schema, text_of
 from mini_vllm.structured_output.automata.merge import (
+    MOST_OPTIONS,
     FlatSchema,
     Schema,
     exclude_each_other,
@@ -244,6 +245,8 @@ class _Builder:
             {"allOf": [option, rest]} if rest else option for option in flat[key]
         ]
         if key == "oneOf":
+            if len(options) > MOST_OPTIONS:
+                raise RuleTooLarge(f"{join_path(path, key)}: more than {MOST_OPTIONS} options")
             flats = [self.flatten(o, place) for o, place in zip(options, places, strict=True)]
             for b, right in enumerate(flats):
                 for a, left in enumerate(flats[:b]):
@@ -315,7 +318,7 @@ class _Builder:
         return self._bracketed("[", node if count else EMPTY, "]")
 
     def _object(self, flat: Flat, path: str) -> Node:
-        required = flat.get("required", [])
+        required = dict.fromkeys(flat.get("required", []))
         properties = dict(flat.get("properties", {}))
         for name in required:
             # What is not listed fits `additionalProperties`, if that is said, and comes last.

@@ -196,7 +196,9 @@ def nested(depth: int) -> dict[str, Any]:
         ({"anyOf": [{"const": number} for number in range(2100)]}, "more than 2000 schemas"),
         ({"enum": ["a" * 60_000]}, "characters are more than"),
         ({"allOf": [{"anyOf": [{"const": 20 * i + j} for j in range(20)]} for i in range(3)]},
-         "more than 200 options of anyOf"),
+         "^allOf: more than 200 options of anyOf"),
+        ({"allOf": [{"enum": list(range(n, n + 400))} for n in (0, 300)]}, "400 and 400 values are too many"),
+        ({"oneOf": [{"const": number} for number in range(201)]}, "^oneOf: more than 200 options"),
         ({"$ref": "#/$defs/0", "$defs": {
             str(n): {"title": "", "$ref": f"#/$defs/{n + 1}"} for n in range(900)} | {"900": INT}},
          "more than 100 references"),
