@@ -85,6 +85,8 @@ class RandomSchemas:
         kind = rng.randrange(4)
         if kind == 0:
             schema["pattern"] = rng.choice(PATTERNS)
+            if not self._shared and rng.random() < 0.3:  # xgrammar passes over the length
+                schema.update(pattern="[a-c]{1,4}", maxLength=rng.randint(1, 5))
         elif kind == 1:
             formats = (
                 ["uuid"] if self._shared else ["uuid", "date", "time", "date-time", "ipv4", "email"]
