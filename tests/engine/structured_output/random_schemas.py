@@ -190,7 +190,19 @@ class RandomSchemas:
         return {"oneOf": [*options, {"type": "string"}]}
 
     def _all_of(self, depth: int) -> Any:
-        return {"allOf": [self.part(depth) for _ in range(2)]}
+        rng, base = self._rng, self.part(depth)
+        if isinstance(base, bool) or rng.random() < 0.3:
+            return {"allOf": [base, self.part(depth)]}
+        # Otherwise hardly anything would fit both.
+        looser = {key: value for key, value in base.items() if rng.random() < 0.6}
+        more = [
+            {"maxLength": 3},
+            {"minimum": 2},
+            {"maxItems": 2},
+            {"required": ["a"]},
+            {"type": "string"},
+        ]
+        return {"allOf": [base, looser, rng.choice(more)]}
 
     def _mixed(self, depth: int) -> Any:
         schema = self.part(depth)
