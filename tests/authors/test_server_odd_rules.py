@@ -1,6 +1,6 @@
 """A thousand rules that nobody would write, posted beside a neighbour, with each backend; and dear ones.
 
-Every answer is a 200, or a 400 that names field and rule. The neighbour's tokens are those that it gets alone;
+Every answer is a 200, or a 400 that names field and rule. The neighbour's tokens are those that it has alone;
 `/health` answers meanwhile, in the measure of `test_server_dear.py`.
 """
 
