@@ -63,7 +63,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerThere]:
         yield running
         running.signal()
         assert running.wait() == 0
-        assert running.log == ""
+        # xgrammar warns of what it reads otherwise than it is meant, and cannot be told not to.
+        lines = [line for line in running.log.splitlines() if "/project/cpp/" not in line]
+        assert not lines
 
 
 class Neighbour:
