@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.worker.components import GrammarRows
 
 
 class ExecuteFuture(Future[Any]):
@@ -65,15 +66,17 @@ class Executor(ABC):
         (`vllm/v1/executor/abstract.py:210 Executor.execute_model`)."""
         return self.collective_rpc("execute_model", (scheduler_output,), non_block, True)
 
-    def sample_tokens(self, grammar_output: None = None, non_block: bool = False) -> Any:
+    def sample_tokens(
+        self, grammar_output: GrammarRows | None = None, non_block: bool = False
+    ) -> Any:
         """The step's `ModelRunnerOutput`, or a future of it
         (`vllm/v1/executor/abstract.py:236 Executor.sample_tokens`)."""
         return self.collective_rpc("sample_tokens", (grammar_output,), non_block, True)
 
-    def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """What the last step drafted."""
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
+        """What the last step drafted for its requests, or what is there for these."""
         drafts: DraftTokenIds | None = self.collective_rpc(
-            "take_draft_token_ids", single_value=True
+            "take_draft_token_ids", (req_ids,), single_value=True
         )
         return drafts
 

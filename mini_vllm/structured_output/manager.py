@@ -3,7 +3,7 @@
 Mirrors `vllm/v1/structured_output/__init__.py`, with one difference on purpose. There the first request with
 a rule decides on the engine's only backend, and a later one that another backend checked may end the engine
 (`vllm/v1/structured_output/__init__.py:115 StructuredOutputManager.grammar_init`). Here every request is
-compiled by the backend that its check chose. Left out: reasoning, and compiling in the caller's thread.
+compiled by the backend that its check chose. Left out: reasoning.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import numpy as np
 
+from mini_vllm.config.structured_outputs import BACKENDS
 from mini_vllm.structured_output.backend_types import (
     BackendConfig,
     Bitmask,
@@ -36,6 +37,7 @@ from mini_vllm.structured_output.request import (
 )
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 from mini_vllm.utils.structured_params import StructuredOutputsParams
+from mini_vllm.utils.timed_calls import TimedCalls
 from mini_vllm.utils.untrusted import one_line, shorten_repr
 
 PARALLEL_THRESHOLD = 128
@@ -43,13 +45,16 @@ PARALLEL_THRESHOLD = 128
 (`vllm/v1/structured_output/__init__.py:61 in StructuredOutputManager.__init__`)."""
 PARALLEL_BATCH_SIZE = 16
 """Requests that one of these threads takes at a time."""
+COMPILE_SECONDS = 10
+"""How long a rule may take to compile. A library cannot be stopped, so its thread is then left to itself: a
+neighbour's steps share the processors with it until it ends. Upstream has no limit."""
+_MOST_GIVEN_UP = 2
 
 _MODULES = {
     "native": ("backend_native", "NativeBackend"),
     "xgrammar": ("backend_xgrammar", "XgrammarBackend"),
     "guidance": ("backend_guidance", "GuidanceBackend"),
 }
-BACKENDS = ("auto", *_MODULES)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class StructuredOutputManager:
         vocab_size: the model's.
         max_num_seqs: most requests in a step.
         config: what backends read.
+        in_background: False: `grammar_init` compiles before it returns, for ranks whose schedulers must all
+            decide the same.
     """
 
     def __init__(
@@ -75,7 +82,9 @@ class StructuredOutputManager:
         vocab_size: int,
         max_num_seqs: int,
         config: BackendConfig | None = None,
+        in_background: bool = True,
     ) -> None:
+        self.in_background = in_background
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.config = config or BackendConfig()
@@ -83,7 +92,9 @@ class StructuredOutputManager:
         self._lock = threading.Lock()
         cpus = os.cpu_count() or 1
         # Compiling takes a processor, so there are no more threads than half of them.
-        self._compilers = ThreadPoolExecutor(max(1, (cpus + 1) // 2), "grammar-compile")
+        self._compilers = TimedCalls(
+            max(1, (cpus + 1) // 2), COMPILE_SECONDS, _MOST_GIVEN_UP, "grammar-compile"
+        )
         self._fillers: ThreadPoolExecutor | None = None
         if max_num_seqs > PARALLEL_THRESHOLD:
             self._fillers = ThreadPoolExecutor(max(1, min(cpus // 2, 8)), "grammar-fill")
@@ -105,7 +116,15 @@ class StructuredOutputManager:
         name = request.params._backend
         if name not in _MODULES:
             raise ValueError(f"no structured-output backend was chosen: {shorten_repr(name)}")
-        request.grammar = self._compilers.submit(self._compile, name, request.structured_output_key)
+        key = request.structured_output_key
+        too_long = ValueError(
+            f"{describe_rule(key)}: not compiled in time. A rule has {COMPILE_SECONDS} seconds, and none is "
+            "begun while two that took longer still run"
+        )
+        future = self._compilers.submit(lambda: self._compile(name, key), too_long)
+        request.grammar = future
+        if not self.in_background:
+            wait([future])
 
     def _compile(self, name: str, key: StructuredOutputKey) -> StructuredOutputGrammar:
         try:
@@ -190,7 +209,7 @@ class StructuredOutputManager:
 
     def shutdown(self) -> None:
         """End the threads, without waiting for what is still compiled, and give up the backends."""
-        self._compilers.shutdown(wait=False, cancel_futures=True)
+        self._compilers.shutdown()
         if self._fillers is not None:
             self._fillers.shutdown(wait=False)
         for backend in self._backends.values():
@@ -224,6 +243,7 @@ def choose_backend(params: StructuredOutputsParams, backend: str = "auto") -> st
 def _choose(key: StructuredOutputKey) -> str:
     if not _is_installed("xgrammar"):
         if not _is_installed("llguidance"):
+            _validate("native", key)
             return "native"
     else:
         try:
@@ -242,8 +262,15 @@ def _is_installed(library: str) -> bool:
 
 
 def _validate(backend: str, key: StructuredOutputKey) -> None:
-    """The backend's own check. The native one has none beside its compiler."""
-    if backend == "xgrammar":
+    """The backend's own check. The native one reads the rule as its compiler does, and makes no automaton."""
+    if backend == "native":
+        from mini_vllm.structured_output.backend_native import validate_native_grammar
+
+        try:
+            validate_native_grammar(*key)
+        except ValueError as error:
+            raise ValueError(f"{describe_rule(key)}: {one_line(str(error))}") from error
+    elif backend == "xgrammar":
         from mini_vllm.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
         validate_xgrammar_grammar(*key)

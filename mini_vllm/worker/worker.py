@@ -15,6 +15,7 @@ import numpy as np
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import RankGroups
+from mini_vllm.worker.components import GrammarRows
 from mini_vllm.worker.model_runner import ModelRunner
 
 
@@ -55,7 +56,7 @@ class Worker:
         if row is not None:
             runner.input_batch.append_tokens(np.array([row]), [token_ids])
 
-    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | None:
+    def sample_tokens(self, grammar_output: GrammarRows | None = None) -> ModelRunnerOutput | None:
         """The step's tokens. None where they are sampled in another stage."""
         if self.groups.pipeline.is_last:
             return self.model_runner.sample_tokens(grammar_output)
@@ -80,8 +81,8 @@ class Worker:
         with runner.forward.step():
             runner.forward.run(none, none, metadata)
 
-    def take_draft_token_ids(self) -> DraftTokenIds | None:
-        return self.model_runner.take_draft_token_ids()
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
+        return self.model_runner.take_draft_token_ids(req_ids)
 
     def get_ledgers(self) -> dict[str, Any]:
         """What this rank has said since it was made, by group."""

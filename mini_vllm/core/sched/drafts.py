@@ -21,6 +21,7 @@ from mini_vllm.core.stats import SpecDecodingStats
 
 if TYPE_CHECKING:
     from mini_vllm.config.speculative import SpeculativeConfig
+    from mini_vllm.core.sched.grammars import Grammars
 
 
 class DraftScheduling:
@@ -34,6 +35,7 @@ class DraftScheduling:
     """
 
     requests: dict[str, Request]
+    grammars: Grammars | None
     max_model_len: int
     step_class: type[Step] = (
         Step  # another in later releases, where drafts count otherwise (`releases.py`)
@@ -88,6 +90,8 @@ class DraftScheduling:
             request.num_output_placeholders -= num_rejected
         if self.spec_decoding_stats is None:
             self.spec_decoding_stats = SpecDecodingStats(self.num_spec_tokens)
+        if self.grammars is not None:  # what a grammar bars was no draft
+            num_draft_tokens -= self.grammars.num_invalid_spec_tokens.pop(request.request_id, 0)
         self.spec_decoding_stats.observe_draft(num_draft_tokens, num_accepted)
 
     def _append_beside_drafts(
@@ -115,3 +119,6 @@ class DraftScheduling:
             request = self.requests.get(req_id)
             if request is not None:
                 request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids
+                if request.structured_output_request is not None and request.spec_token_ids:
+                    assert self.grammars is not None
+                    request.spec_token_ids = self.grammars.keep_allowed(request, spec_token_ids)
