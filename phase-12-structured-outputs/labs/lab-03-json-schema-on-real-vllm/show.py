@@ -12,46 +12,48 @@ from course.learner.labs import load_module
 
 HERE = Path(__file__).resolve().parent
 support = load_module(HERE / "support.py", "lab_12_03_support")
+SHOWN = (
+    support.Asked("auto", "ticket", 160, 1),
+    support.Asked("auto", "bounded", 400, 2),
+    support.Asked("xgrammar", "ticket", 160, 1),
+    support.Asked("xgrammar", "bounded", 52, 1),
+    support.Asked("xgrammar", "bounded", 90, 1, "\t"),
+    support.Asked("guidance", "bounded", 120, 1, "\t"),
+)
 
 
 def main(which: str = "starter") -> None:
     lab = load_module(HERE / f"{which}.py", f"lab_12_03_{which}")
-    print("tokens of the shortest and the longest document, blanks disabled; max_tokens to be safe")
-    for name in ("ticket", "bounded", "mail", "initials"):
-        sizes = []
-        for style in (lab.XGRAMMAR, lab.GUIDANCE):
-            low, high = lab.lengths(support.SCHEMAS[name], style)
-            safe = lab.safe_max_tokens(support.SCHEMAS[name], style)
-            sizes.append(f"{low:3} to {high or 'any':>3}, safe {safe or 'none':>4}")
-        print(f"  {name:10} xgrammar {sizes[0]}    guidance {sizes[1]}")
+    for name in ("ticket", "bounded"):
+        for backend, style in (("xgrammar", lab.XGRAMMAR), ("guidance", lab.GUIDANCE)):
+            schema = support.SCHEMAS[name]
+            low, high = lab.lengths(schema, style)
+            safe = lab.safe_max_tokens(schema, style)
+            print(f"{name:8} {backend:9} {low:3} to {high or 'any':>3} tokens, safe: {safe or '-'}")
 
-    asked, output = next(
-        pair for pair in support.outputs() if support.complete_in_xgrammars_style(*pair)
-    )
-    text = output["text"]
+    outputs = dict(support.outputs())
+    asked = support.Asked("xgrammar", "bounded", 90, 1)
+    text = outputs[asked]["text"]
     forced = lab.forced(support.SCHEMAS[asked.schema], text)
-    print(f"\n{asked.words()}: {sum(forced)} of {len(forced)} steps forced (^)")
-    print(f"  {text}<end>")
-    print("  " + "".join("^" if one else " " for one in forced))
+    print(
+        f"\n{text}<end>\n{''.join(' ^'[one] for one in forced)} {sum(forced)} of {len(forced)} forced\n"
+    )
 
-    print("\nwhat came back")
-    shown = set()
-    for asked, output in support.outputs():
-        kind = asked.setting, asked.schema, asked.max_tokens, asked.bias
-        if asked.schema in ("ticket", "bounded") and kind not in shown:
-            shown.add(kind)
-            verdict = lab.verdict(output["text"], output["finish_reason"])
-            text = repr(output["text"])
-            start = text if len(text) < 56 else text[:49] + "..."
-            print(f"  {verdict:9}{asked.setting:9}{asked.schema:8}{asked.max_tokens:4} {start}")
+    for asked in SHOWN:
+        text, reason = outputs[asked]["text"], outputs[asked]["finish_reason"]
+        start = repr(text if len(text) < 54 else text[:30] + "...")
+        print(
+            f"{lab.verdict(text, reason):9}{asked.setting:9}{asked.schema:8}{asked.max_tokens:4} {start}"
+        )
 
-    print("\ncompiled, ms                                 xgrammar   guidance")
-    both = zip(*(support.recorded()["compiled"][b] for b in ("xgrammar", "guidance")), strict=True)
+    print("\nms       xgrammar  guidance")
     colds = lab.cold(support.KEYS, "xgrammar")
-    for (kind, text), cold, (first, second) in zip(support.KEYS[:6], colds[:6], both, strict=False):
-        short = text[:26] + "..."
-        word = "cold" if cold else "warm"
-        print(f"  {kind:5}{short:32}{first['ms']:8.2f} {word}{second['ms']:8.2f}")
+    words = ("first", "again", "blanks", "order")
+    for word, number in zip(words, (0, 1, 3, 4), strict=True):
+        first, second = (
+            support.recorded()["compiled"][b][number]["ms"] for b in ("xgrammar", "guidance")
+        )
+        print(f"{word:7}{first:6.1f} {'cold' if colds[number] else 'warm'}{second:10.1f}")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,10 @@ def main(which: str = "starter") -> None:
     lab = load_module(HERE / f"{which}.py", f"lab_12_04_{which}")
     pairs = {tuple(names): found for names, found in support.runs("auto") if len(names) == 2}
     names = list(dict.fromkeys(first for first, _ in pairs))
-    print("What becomes of the second request: . served, r refused, e empty, X the engine is dead;")
-    print("dead by the first already: x. Rows: the first request.\n")
-    print(" " * 9 + "".join(f"{name:>8}" for name in names))
+    print(
+        "The second request: . served, r refused, e empty, X the engine dies; x it was dead before."
+    )
+    print("A row for each first request; the second ones stand in the same order.\n")
     counted: Counter[str] = Counter()
     apart = 0
     for first in names:
@@ -33,11 +34,11 @@ def main(which: str = "starter") -> None:
             same = list(mine) == pairs[first, second]
             apart += not same
             counted[letter] += 1
-            cells.append(letter if same else letter + "?")
-        print(f"{first:9}" + "".join(f"{cell:>8}" for cell in cells))
+            cells.append(letter if same else "?")
+        print(f"{first:8} {''.join(cells)}")
     print(
         f"\n{len(pairs)} pairs: {counted['X'] + counted['x']} end the engine, {counted['e']} give an empty "
-        f"answer; {apart} otherwise than in real vLLM{' (?)' if apart else ''}."
+        f"answer; {apart} go otherwise in real vLLM{' (?)' if apart else ''}."
     )
 
 
