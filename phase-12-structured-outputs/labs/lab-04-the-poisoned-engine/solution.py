@@ -123,7 +123,7 @@ def end_failed(scheduler: Scheduler, gate: GrammarGate) -> list[EngineCoreOutput
     outputs = []
     for request_id, reason in gate.failed().items():
         del gate.compiling[request_id]
-        if scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
+        if scheduler.finish_requests(request_id, RequestStatus.FINISHED_ERROR):
             outputs.append(EngineCoreOutput(request_id, [], "error", reason))
     return outputs
 

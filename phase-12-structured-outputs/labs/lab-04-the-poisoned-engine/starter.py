@@ -101,7 +101,7 @@ class GrammarGate(AdmissionRule):
 def end_failed(scheduler: Scheduler, gate: GrammarGate) -> list[EngineCoreOutput]:
     """End each request whose grammar failed, and no other. Called at the end of each step.
 
-    `scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)` takes a request out of its queue,
+    `scheduler.finish_requests(request_id, RequestStatus.FINISHED_ERROR)` takes a request out of its queue,
     gives its blocks back and returns the ids that were alive: `[request_id]`, or `[]` if the client has left.
 
     Returns:

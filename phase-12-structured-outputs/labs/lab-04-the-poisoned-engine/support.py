@@ -200,7 +200,7 @@ def _failed(scheduler: Scheduler, gate: _Gate) -> dict[str, str]:
 
 
 def _end(scheduler: Scheduler, ids: list[str], reason: str, why: str) -> list[EngineCoreOutput]:
-    ended = scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+    ended = scheduler.finish_requests(ids, RequestStatus.FINISHED_ERROR)
     return [EngineCoreOutput(i, [], reason, why) for i in ended]
 
 
