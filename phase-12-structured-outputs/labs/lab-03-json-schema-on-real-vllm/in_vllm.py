@@ -255,9 +255,11 @@ def run_batch(llm: Any) -> dict[str, Any]:
         for schema, count in MIXED
     ]  # fmt: skip
     prompts = [f"{PROMPT} {number}" for number in range(len(MIXED))]
+    # Compiled while it is added, as for `external_launcher`: else chance says when a request joins the batch.
+    manager_of(llm)._use_async_grammar_compilation = False
     together = llm.generate(prompts, params, use_tqdm=False)
     runner.apply_grammar_bitmask, utils.xgr.apply_token_bitmask_inplace = own, apply
-    first = int(steps[0]["req_ids"][0])
+    first = min(int(req_id) for step in steps for req_id in step["req_ids"])
     for step in steps:
         for name in ("req_ids", "bound"):
             step[name] = ["abcdefg"[int(r) - first] for r in step[name]]
