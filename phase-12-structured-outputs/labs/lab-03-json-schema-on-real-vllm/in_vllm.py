@@ -221,7 +221,7 @@ def compile_keys(llm: Any) -> list[dict[str, Any]]:
 
 
 MIXED = ((None, 20), ("bounded", 30), (None, 8), ("kind", 12), (None, 26), ("mail", 14), (None, 30))
-"""A batch: of each request its schema, None for a free one, and max_tokens."""
+"""A batch: of each request its schema, None for a free one, and max_tokens. The free ones come first."""
 
 
 def run_batch(llm: Any) -> dict[str, Any]:
@@ -255,20 +255,24 @@ def run_batch(llm: Any) -> dict[str, Any]:
         for schema, count in MIXED
     ]  # fmt: skip
     prompts = [f"{PROMPT} {number}" for number in range(len(MIXED))]
-    # Compiled while it is added, as for `external_launcher`: else chance says when a request joins the batch.
+    # Compiled while it is added, as for `external_launcher`, or chance says when a request joins the batch.
     manager_of(llm)._use_async_grammar_compilation = False
-    together = llm.generate(prompts, params, use_tqdm=False)
-    runner.apply_grammar_bitmask, utils.xgr.apply_token_bitmask_inplace = own, apply
-    first = min(int(req_id) for step in steps for req_id in step["req_ids"])
-    for step in steps:
-        for name in ("req_ids", "bound"):
-            step[name] = ["abcdefg"[int(r) - first] for r in step[name]]
+    engine, together = llm.llm_engine, {}
     free = [number for number, (schema, _) in enumerate(MIXED) if schema is None]
+    for number in free:
+        engine.add_request("abcdefg"[number], prompts[number], params[number])
+    engine.step()
+    for number in range(len(MIXED)):
+        if number not in free:
+            engine.add_request("abcdefg"[number], prompts[number], params[number])
+    while engine.has_unfinished_requests():
+        together |= {out.request_id: out for out in engine.step() if out.finished}
+    runner.apply_grammar_bitmask, utils.xgr.apply_token_bitmask_inplace = own, apply
     alone = [llm.generate([prompts[n]], params[n], use_tqdm=False)[0] for n in free]
     orders = {tuple(step["req_ids"]): step for step in reversed(steps)}
     return {
         "steps": list(orders.values())[::-1],
-        "free": [list(together[n].outputs[0].token_ids) for n in free],
+        "free": [list(together["abcdefg"[n]].outputs[0].token_ids) for n in free],
         "alone": [list(out.outputs[0].token_ids) for out in alone],
     }
 

@@ -127,14 +127,16 @@ def forced(schema: Schema, document: str) -> list[bool]:
 def verdict(text: str, finish_reason: str) -> str:
     """`valid`, `not JSON`, `blanks` or `cut`."""
     try:
-        parsed = json.loads(text)
+        parsed, readable = json.loads(text), True
     except ValueError:
-        if finish_reason == "stop":
-            return "not JSON"
-        outside = "".join(text.split('"')[::2])
-        blanks = sum(character.isspace() for character in outside)
-        return "blanks" if 2 * blanks > len(text) else "cut"
-    return "valid" if finish_reason == "stop" or isinstance(parsed, dict) else "cut"
+        parsed, readable = None, False
+    if readable and (finish_reason == "stop" or isinstance(parsed, dict)):
+        return "valid"
+    if finish_reason == "stop":
+        return "not JSON"
+    outside = "".join(text.split('"')[::2])
+    blanks = sum(character.isspace() for character in outside)
+    return "blanks" if 2 * blanks > len(text) else "cut"
 
 
 # ---- compiling, and rows -------------------------------------------------------------------------
