@@ -10,7 +10,7 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.core.kv_cache_utils import (
     BlockHash,
@@ -42,6 +42,7 @@ class RequestStatus(enum.IntEnum):
     FINISHED_LENGTH_CAPPED = enum.auto()
     FINISHED_ABORTED = enum.auto()
     FINISHED_REPETITION = enum.auto()
+    FINISHED_ERROR = enum.auto()
 
     def __str__(self) -> str:
         return self.name
@@ -57,7 +58,7 @@ class RequestStatus(enum.IntEnum):
 
     @staticmethod
     def get_finished_reason(status: RequestStatus) -> str | None:
-        """`stop`, `length`, `abort` or `repetition`; None while the request lives
+        """`stop`, `length`, `abort`, `repetition` or `error`; None while the request lives
         (`vllm/v1/request.py:341 RequestStatus.get_finished_reason`)."""
         return _FINISHED_REASON_MAP.get(status)
 
@@ -67,6 +68,7 @@ _FINISHED_REASON_MAP = {
     RequestStatus.FINISHED_LENGTH_CAPPED: "length",
     RequestStatus.FINISHED_ABORTED: "abort",
     RequestStatus.FINISHED_REPETITION: "repetition",
+    RequestStatus.FINISHED_ERROR: "error",
 }
 
 
@@ -112,6 +114,7 @@ class Request:
         block_size: tokens in a block, to hash full blocks; None if prefix caching is off.
         block_hasher: hashes them in another way (`get_request_block_hasher`), for this `block_size`.
         lora_request: its adapter.
+        structured_output_request: its rule, and later its grammar, for which it waits first.
 
     Source: `vllm/v1/request.py:59 Request`.
     """
@@ -145,6 +148,7 @@ class Request:
         "status",
         "stop_reason",
         "stop_token_ids",
+        "structured_output_request",
     )
 
     def __init__(
@@ -158,6 +162,7 @@ class Request:
         block_size: int | None = None,
         block_hasher: Callable[[Request], list[BlockHash]] | None = None,
         lora_request: LoadedLoRARequest | None = None,
+        structured_output_request: Any = None,
     ) -> None:
         if not prompt_token_ids:
             raise ValueError("The decoder prompt cannot be empty")
@@ -171,6 +176,9 @@ class Request:
         self.cache_salt = cache_salt
         self.lora_request = lora_request
         self.status = RequestStatus.WAITING
+        self.structured_output_request = structured_output_request
+        if structured_output_request is not None:  # (`vllm/v1/request.py:112 in Request.__init__`)
+            self.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self.stop_reason: int | str | None = None
 
         self.output_token_ids: list[int] = []

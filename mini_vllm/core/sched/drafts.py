@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mini_vllm.core.request import Request
+from mini_vllm.core.sched.grammars import GrammarScheduling
 from mini_vllm.core.sched.output import DraftTokenIds, SchedulerOutput
 from mini_vllm.core.sched.step import Step
 from mini_vllm.core.sched.utils import check_stop
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mini_vllm.config.speculative import SpeculativeConfig
 
 
-class DraftScheduling:
+class DraftScheduling(GrammarScheduling):
     """`Scheduler`'s part about drafts.
 
     Attributes:
@@ -115,3 +116,5 @@ class DraftScheduling:
             request = self.requests.get(req_id)
             if request is not None:
                 request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids
+                if request.structured_output_request is not None and request.spec_token_ids:
+                    request.spec_token_ids = self._keep_allowed(request, spec_token_ids)
