@@ -1,7 +1,7 @@
 """One request, from arrival to its last token, as the scheduler sees it.
 
 Mirrors `vllm/v1/request.py` (`Request` 59, `RequestStatus` 315). Left out: pooling, multi-modal
-features, structured output, streaming input, KV transfer.
+features, streaming input, KV transfer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RequestStatus(enum.IntEnum):
     FINISHED_LENGTH_CAPPED = enum.auto()
     FINISHED_ABORTED = enum.auto()
     FINISHED_REPETITION = enum.auto()
-    FINISHED_ERROR = enum.auto()
+    FINISHED_ERROR = enum.auto()  # its rule did not compile, or a token broke it
 
     def __str__(self) -> str:
         return self.name
@@ -114,7 +114,6 @@ class Request:
         block_size: tokens in a block, to hash full blocks; None if prefix caching is off.
         block_hasher: hashes them in another way (`get_request_block_hasher`), for this `block_size`.
         lora_request: its adapter.
-        structured_output_request: its rule, and later its grammar, for which it waits first.
 
     Source: `vllm/v1/request.py:59 Request`.
     """
@@ -162,7 +161,6 @@ class Request:
         block_size: int | None = None,
         block_hasher: Callable[[Request], list[BlockHash]] | None = None,
         lora_request: LoadedLoRARequest | None = None,
-        structured_output_request: Any = None,
     ) -> None:
         if not prompt_token_ids:
             raise ValueError("The decoder prompt cannot be empty")
@@ -175,10 +173,9 @@ class Request:
         self.priority = priority
         self.cache_salt = cache_salt
         self.lora_request = lora_request
+        # Its rule, and then its grammar, where it has one (`structured_output/request.py`).
+        self.structured_output_request: Any = None
         self.status = RequestStatus.WAITING
-        self.structured_output_request = structured_output_request
-        if structured_output_request is not None:  # (`vllm/v1/request.py:112 in Request.__init__`)
-            self.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self.stop_reason: int | str | None = None
 
         self.output_token_ids: list[int] = []

@@ -43,7 +43,7 @@ BESIDE = {
     "tokenizer.tokenizer",
     # Small parts of the scheduler and of the KV cache.
     "core.kv_cache_groups", "core.kv_cache_interface", "core.kv_cache_utils", "core.sched.drafts",
-    "core.sched.admission", "core.sched.grammars", "core.sched.request_queue", "core.sched.step", "core.sched.utils", "core.stats",
+    "core.sched.admission", "core.sched.request_queue", "core.sched.step", "core.sched.utils", "core.stats",
     # What stands between two of the core's parts.
     "engine.core_client", "engine.step_record", "executor.abstract", "executor.uniproc_executor",
     "worker.components", "worker.forward",

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mini_vllm.core.request import Request
-from mini_vllm.core.sched.grammars import GrammarScheduling
 from mini_vllm.core.sched.output import DraftTokenIds, SchedulerOutput
 from mini_vllm.core.sched.step import Step
 from mini_vllm.core.sched.utils import check_stop
@@ -22,9 +21,10 @@ from mini_vllm.core.stats import SpecDecodingStats
 
 if TYPE_CHECKING:
     from mini_vllm.config.speculative import SpeculativeConfig
+    from mini_vllm.core.sched.grammars import Grammars
 
 
-class DraftScheduling(GrammarScheduling):
+class DraftScheduling:
     """`Scheduler`'s part about drafts.
 
     Attributes:
@@ -35,6 +35,7 @@ class DraftScheduling(GrammarScheduling):
     """
 
     requests: dict[str, Request]
+    grammars: Grammars | None
     max_model_len: int
     step_class: type[Step] = (
         Step  # another in later releases, where drafts count otherwise (`releases.py`)
@@ -117,4 +118,5 @@ class DraftScheduling(GrammarScheduling):
             if request is not None:
                 request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids
                 if request.structured_output_request is not None and request.spec_token_ids:
-                    request.spec_token_ids = self._keep_allowed(request, spec_token_ids)
+                    assert self.grammars is not None
+                    request.spec_token_ids = self.grammars.keep_allowed(request, spec_token_ids)

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from mini_vllm.core.request import Request
     from mini_vllm.lora.request import LoadedLoRARequest
     from mini_vllm.outputs import CUDAGraphStat
@@ -101,15 +98,6 @@ class ModelRunnerOutput:
     logprobs: dict[str, LogprobsLists] = field(default_factory=dict)
     prompt_logprobs_dict: dict[str, LogprobsLists] = field(default_factory=dict)
     cudagraph_stats: CUDAGraphStat | None = None
-
-
-@dataclass(slots=True)
-class GrammarOutput:
-    """Rows of bits for the requests with a rule, in the order of the ids
-    (`vllm/v1/core/sched/output.py:259 GrammarOutput`)."""
-
-    structured_output_request_ids: list[str]
-    grammar_bitmask: NDArray[np.int32]
 
 
 @dataclass(slots=True)

@@ -213,8 +213,11 @@ class Serving:
         )  # fmt: skip
         tracked = self.metrics.request(entry.request_id, entry.params)
         try:
-            async with aclosing(outputs):
-                yield outputs, tracked
+            async with (
+                aclosing(outputs),
+                aclosing(_without_errors(outputs, tracked, entry.params)) as good,
+            ):
+                yield good, tracked
         finally:
             tracked.close()
 
@@ -260,6 +263,33 @@ class Serving:
             return  # its thread has logged why, once for all
         if as_api_error(error).status >= 500:
             logger.error("a request failed", exc_info=error)
+
+
+async def _without_errors(
+    outputs: AsyncGenerator[RequestOutput, None], tracked: RequestMetrics, params: SamplingParams
+) -> AsyncGenerator[RequestOutput, None]:
+    """Pass outputs on, and raise where one ends by an error. A rule that could not be compiled, or could not
+    be obeyed further, is a ValueError. Upstream it is a 500
+    (`vllm/entrypoints/openai/engine/serving.py:199 OpenAIServing._raise_if_error`)."""
+    async for output in outputs:
+        for completion in output.outputs:
+            if completion.finish_reason == "error":
+                tracked.finished(completion)
+                raise _end_by_error(str(completion.stop_reason), params)
+        yield output
+
+
+def _end_by_error(reason: str, params: SamplingParams) -> Exception:
+    if params.structured_outputs is None:
+        return ApiError(500, reason)
+    if reason.startswith("structured_outputs"):
+        return ValueError(reason)
+    from mini_vllm.structured_output.request import describe_rule, get_structured_output_key
+
+    rule = describe_rule(get_structured_output_key(params.structured_outputs))
+    return ValueError(
+        f"{rule}: {reason}. What bars tokens or the end, such as ignore_eos, can make a rule impossible"
+    )
 
 
 def now() -> int:
