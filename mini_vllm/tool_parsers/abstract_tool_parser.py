@@ -41,7 +41,7 @@ def make_tool_call_id() -> str:
 
 class ToolParser(ABC):
     """Reads one format. One object per stream
-    (`vllm/tool_parsers/abstract_tool_parser.py:38 ToolParser`).
+    (`vllm/tool_parsers/abstract_tool_parser.py:43 ToolParser`).
 
     Attributes:
         prev_tool_call_arr: what has been found of each call, `name` and `arguments`.

@@ -4,7 +4,7 @@
     {"name": "look_up", "arguments": {"part": "KX-1190"}}
     </tool_call>
 
-Mirrors `vllm/tool_parsers/hermes_tool_parser.py:36 Hermes2ProToolParser`, its faults included: a call without
+Mirrors `vllm/tool_parsers/hermes_tool_parser.py:34 Hermes2ProToolParser`, its faults included: a call without
 its last brace is streamed with or without it, as the text was cut, and a text's last characters are never
 sent if they may begin a tag. Lab 12-06 writes a stream that has neither.
 """

@@ -15,7 +15,7 @@ _PARAMETERS = re.compile(r'.*"parameters":\s*(.*)', re.DOTALL)
 
 def filter_delta_text(delta_text: str, previous_text: str) -> tuple[str, bool]:
     """A delta without what closes a call and separates it from the next, and whether a call ends in it
-    (`vllm/tool_parsers/streaming.py:36 filter_delta_text`). It counts braces, in strings as well."""
+    (`vllm/tool_parsers/streaming.py:38 filter_delta_text`). It counts braces, in strings as well."""
     level = previous_text.count("{") - previous_text.count("}")
     kept, passed_zero = "", False
     for character in delta_text:
@@ -31,7 +31,7 @@ def filter_delta_text(delta_text: str, previous_text: str) -> tuple[str, bool]:
 
 class NamedToolStream:
     """With a tool by name all of the text is its arguments
-    (`vllm/tool_parsers/streaming.py:60 extract_named_tool_call_streaming`)."""
+    (`vllm/tool_parsers/streaming.py:62 extract_named_tool_call_streaming`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class NamedToolStream:
 
 class RequiredToolStream:
     """With `required` the text is a list of calls
-    (`vllm/tool_parsers/streaming.py:102 extract_required_tool_call_streaming`)."""
+    (`vllm/tool_parsers/streaming.py:103 extract_required_tool_call_streaming`)."""
 
     def __init__(self) -> None:
         self.function_name_returned = False

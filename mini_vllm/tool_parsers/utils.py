@@ -23,7 +23,7 @@ def partial_tag_overlap(text: str, tag: str) -> int:
 
 
 def is_complete_json(text: str) -> bool:
-    """`vllm/tool_parsers/utils.py:131 is_complete_json`."""
+    """`vllm/tool_parsers/utils.py:133 is_complete_json`."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -103,7 +103,7 @@ class _EndedError(Exception):
 
 def partial_json_loads(text: str) -> Any:
     """What the beginning of a JSON document says so far
-    (`vllm/tool_parsers/utils.py:120 partial_json_loads`).
+    (`vllm/tool_parsers/utils.py:123 partial_json_loads`).
 
     A list or object that is not closed has the entries that have begun, an open string the characters that
     have come. An entry of an object whose value has not begun is left out, and what stands behind the
