@@ -44,7 +44,7 @@ A client that goes away aborts its request; one that has only said that it sends
 SIGTERM and SIGINT stop accepting, let running requests finish for `--shutdown-timeout` seconds and
 exit with status 0; a second signal ends at once.
 
-Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, several
+Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, reasoning, several
 API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client,
 prometheus-fastapi-instrumentator, jinja2.
 """
