@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mini_vllm.inputs import TextPrompt, TokensPrompt
     from mini_vllm.outputs import CompletionOutput, RequestOutput
     from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+    from mini_vllm.utils.structured_params import StructuredOutputsParams
 
 _EXPORTS = {
     "AsyncLLM": "engine.async_llm",
@@ -43,6 +44,7 @@ _EXPORTS = {
     "EngineConfig": "config.engine",
     "SamplingParams": "sampling_params",
     "RequestOutputKind": "sampling_params",
+    "StructuredOutputsParams": "utils.structured_params",
     "RequestOutput": "outputs",
     "CompletionOutput": "outputs",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
     "__version__",

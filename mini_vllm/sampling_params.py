@@ -4,8 +4,7 @@ Mirrors `vllm/sampling_params.py`: field names, order, defaults, what the constr
 and what it refuses. What is accepted here, vLLM accepts too, with the same fields afterwards. The
 other way round does not hold, on purpose:
 
-* Parameters the miniature does not act on (`structured_outputs` and the others in
-  `surface.json`) pass at values that ask for nothing.
+* Parameters the miniature does not act on (those in `surface.json`) pass at values that ask for nothing.
 * vLLM checks few types. It takes `temperature=nan`, `max_tokens=1.5`, `seed="a"` or
   `ignore_eos="no"` and fails later or means something odd. All of that is an error here.
 * A seed must fit torch's generator (64 bits), and stop token ids must lie in the vocabulary: vLLM
@@ -17,8 +16,9 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+from copy import deepcopy
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mini_vllm.utils import values
 from mini_vllm.utils.params import BeamSearchParams as BeamSearchParams
@@ -26,6 +26,11 @@ from mini_vllm.utils.params import RepetitionDetectionParams as RepetitionDetect
 from mini_vllm.utils.params import RequestOutputKind as RequestOutputKind
 from mini_vllm.utils.surface import entries, is_harmless, refusal
 from mini_vllm.utils.untrusted import shorten_repr
+
+if TYPE_CHECKING:
+    from mini_vllm.utils.structured_params import (
+        StructuredOutputsParams as StructuredOutputsParams,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +96,7 @@ class SamplingParams:
             where the tokenizer's decoder does. The decoders here put none, so it changes nothing.
         include_stop_str_in_output: end the text with the stop string that was hit.
         output_kind: what the outputs on the way carry.
+        structured_outputs: a rule that the output obeys, such as a regular expression or a JSON schema.
         logit_bias: token id to a number that is added to its logit.
         allowed_token_ids: the only token ids that may be drawn.
         extra_args: what a logits processor of your own reads; nothing else does.
@@ -117,7 +123,7 @@ class SamplingParams:
         "min_tokens", "n", "output_kind", "output_text_buffer_length",
         "presence_penalty", "prompt_logprobs", "repetition_detection", "repetition_penalty", "seed",
         "skip_reading_prefix_cache", "skip_special_tokens", "spaces_between_special_tokens", "stop",
-        "stop_token_ids", "temperature", "top_k", "top_p",
+        "stop_token_ids", "structured_outputs", "temperature", "top_k", "top_p",
     )
     # fmt: on
 
@@ -148,6 +154,7 @@ class SamplingParams:
         spaces_between_special_tokens: bool = True,
         include_stop_str_in_output: bool = False,
         output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        structured_outputs: StructuredOutputsParams | None = None,
         logit_bias: dict[int, float] | None = None,
         allowed_token_ids: list[int] | None = None,
         extra_args: dict[str, Any] | None = None,
@@ -188,6 +195,9 @@ class SamplingParams:
         if not isinstance(output_kind, RequestOutputKind):
             raise values.wrong_type("output_kind", "a RequestOutputKind", output_kind)
         self.output_kind = output_kind
+        if structured_outputs is not None:
+            _check_rule(structured_outputs)
+        self.structured_outputs = structured_outputs
         self.logit_bias = None if logit_bias is None else values.biases(logit_bias)
         self.allowed_token_ids = values.token_ids("allowed_token_ids", allowed_token_ids)
         self.skip_reading_prefix_cache: bool = (
@@ -406,6 +416,8 @@ class SamplingParams:
         for name in SamplingParams.__slots__:
             value = getattr(self, name)
             setattr(copy, name, value.copy() if isinstance(value, list | dict | set) else value)
+        if self.structured_outputs is not None:  # a front end's check writes to it
+            copy.structured_outputs = deepcopy(self.structured_outputs)
         return copy
 
     def __eq__(self, other: object) -> bool:
@@ -422,6 +434,21 @@ PARAMETERS: tuple[str, ...] = tuple(
     name for name in SamplingParams.__init__.__annotations__ if name not in ("unknown", "return")
 )
 """The constructor's parameters, in order."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "StructuredOutputsParams":  # which a run without rules does not load
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mini_vllm.utils.structured_params import StructuredOutputsParams
+
+    return StructuredOutputsParams
+
+
+def _check_rule(value: object) -> None:
+    from mini_vllm.utils.structured_params import StructuredOutputsParams
+
+    if not isinstance(value, StructuredOutputsParams):
+        raise values.wrong_type("structured_outputs", "StructuredOutputsParams", value)
 
 
 def _refuse_unknown(unknown: dict[str, Any]) -> None:

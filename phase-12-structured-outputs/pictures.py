@@ -29,7 +29,9 @@ def draw_mask() -> Drawing:
         d.cell(96, top, 56 * logit, 28, f"{logit}", "A" if free else "none")
         d.text(330, top + 19, "1" if free else "0: −∞", "m")
         if free:
-            d.cell(462, top, 160 * math.exp(logit) / total, 28, f"{math.exp(logit) / total:.2f}", "A")
+            d.cell(
+                462, top, 160 * math.exp(logit) / total, 28, f"{math.exp(logit) / total:.2f}", "A"
+            )
         else:
             d.text(462, top + 19, "0", "m")
     return d
@@ -107,7 +109,9 @@ def draw_rows() -> Drawing:
         text = written + "".join(drafts[:i])
         d.text(left, 20, f"after {text}", "m")
         tokens = [token for token in allowed(PART, text) if token in VOCABULARY]
-        d.cell(left, 32, 142, 36, "row: " + " ".join(tokens[:3]) + (" …" if tokens[3:] else ""), "B")
+        d.cell(
+            left, 32, 142, 36, "row: " + " ".join(tokens[:3]) + (" …" if tokens[3:] else ""), "B"
+        )
         if i < 3:
             d.arrow(left + 116, 82, left + 190, 82)
             d.text(left + 152, 102, f"accept {drafts[i]}", "s", "middle")

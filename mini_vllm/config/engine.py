@@ -1,8 +1,9 @@
 """The engine's settings, checked once, when they are made.
 
 `EngineConfig` is what a user says, `ResolvedConfig` what the engine runs with. Settings stand by subject in
-`cache.py`, `scheduler.py`, `compilation.py`, `parallel.py`, `lora.py` and `speculative.py`, as in
-`vllm/config/`; one flat object has all of them, where upstream's `VllmConfig` holds one object of each.
+`cache.py`, `scheduler.py`, `compilation.py`, `parallel.py`, `lora.py`, `speculative.py` and
+`structured_outputs.py`, as in `vllm/config/`; one flat object has all of them, where upstream's `VllmConfig`
+holds one object of each.
 
 Left out: naming a device, connectors.
 """
@@ -24,6 +25,7 @@ from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.config.speculative import SpeculativeConfig
+    from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 
 DEFAULT_MODEL = Path(__file__).parents[1] / "checkpoints" / "tiny-llama"
 """The shipped checkpoint."""
@@ -44,6 +46,8 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
         max_loras: most adapters in a step.
         max_cpu_loras: most adapters that are kept in memory without a request for them; None: `max_loras`.
         max_lora_rank: most that an adapter may have: 1, 8, 16, 32, 64, 128, 256, 320 or 512.
+        structured_outputs_config: how requests' rules are compiled, a `StructuredOutputsConfig` or a
+            dictionary with its fields; None: as its defaults say.
         logprobs_mode: what the logprobs of a sampled token are: `raw_logprobs`, `raw_logits`,
             `processed_logprobs` or `processed_logits` (`sample/sampler.py`).
         logits_processors: classes of your own, or their names as `module:Class`, that change a batch's
@@ -61,6 +65,7 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
     max_loras: int = 1
     max_cpu_loras: int | None = None
     max_lora_rank: int = 16
+    structured_outputs_config: StructuredOutputsConfig | Mapping[str, Any] | None = None
     logprobs_mode: str = "raw_logprobs"
     logits_processors: Sequence[str | type[Any]] | None = None
     max_logprobs: int = 20
@@ -92,6 +97,11 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
         self._check_token_budget()
         self._check_compilation(self.token_budget)
         self._check_speculative()
+        if self.structured_outputs_config is not None:
+            from mini_vllm.config.structured_outputs import StructuredOutputsConfig
+
+            asked = StructuredOutputsConfig.of(self.structured_outputs_config)
+            object.__setattr__(self, "structured_outputs_config", asked)
         check_flag("enable_lora", self.enable_lora)
         if self.enable_lora:
             from mini_vllm.config.lora import check_lora
@@ -158,6 +168,12 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
         """`speculative_config`, once checked."""
         assert not isinstance(self.speculative_config, Mapping)
         return self.speculative_config
+
+    @property
+    def structured_outputs(self) -> StructuredOutputsConfig | None:
+        """`structured_outputs_config`, once checked."""
+        assert not isinstance(self.structured_outputs_config, Mapping)
+        return self.structured_outputs_config
 
     @property
     def num_cpu_loras(self) -> int:

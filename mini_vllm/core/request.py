@@ -1,7 +1,7 @@
 """One request, from arrival to its last token, as the scheduler sees it.
 
 Mirrors `vllm/v1/request.py` (`Request` 59, `RequestStatus` 315). Left out: pooling, multi-modal
-features, structured output, streaming input, KV transfer.
+features, streaming input, KV transfer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.core.kv_cache_utils import (
     BlockHash,
@@ -42,6 +42,7 @@ class RequestStatus(enum.IntEnum):
     FINISHED_LENGTH_CAPPED = enum.auto()
     FINISHED_ABORTED = enum.auto()
     FINISHED_REPETITION = enum.auto()
+    FINISHED_ERROR = enum.auto()  # its rule did not compile, or a token broke it
 
     def __str__(self) -> str:
         return self.name
@@ -57,7 +58,7 @@ class RequestStatus(enum.IntEnum):
 
     @staticmethod
     def get_finished_reason(status: RequestStatus) -> str | None:
-        """`stop`, `length`, `abort` or `repetition`; None while the request lives
+        """`stop`, `length`, `abort`, `repetition` or `error`; None while the request lives
         (`vllm/v1/request.py:341 RequestStatus.get_finished_reason`)."""
         return _FINISHED_REASON_MAP.get(status)
 
@@ -67,6 +68,7 @@ _FINISHED_REASON_MAP = {
     RequestStatus.FINISHED_LENGTH_CAPPED: "length",
     RequestStatus.FINISHED_ABORTED: "abort",
     RequestStatus.FINISHED_REPETITION: "repetition",
+    RequestStatus.FINISHED_ERROR: "error",
 }
 
 
@@ -145,6 +147,7 @@ class Request:
         "status",
         "stop_reason",
         "stop_token_ids",
+        "structured_output_request",
     )
 
     def __init__(
@@ -170,6 +173,8 @@ class Request:
         self.priority = priority
         self.cache_salt = cache_salt
         self.lora_request = lora_request
+        # Its rule, and then its grammar, where it has one (`structured_output/request.py`).
+        self.structured_output_request: Any = None
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
 

@@ -31,6 +31,46 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def add_structured_outputs_flags(parser: Any) -> None:
+    """`--structured-outputs-config` as JSON, and a flag for each of its fields, as upstream's parser reads
+    them (`vllm/utils/argparse_utils.py:113 FlexibleArgumentParser`)."""
+    flag, dest = "--structured-outputs-config", "structured_outputs_config"
+    parser.add_argument(
+        flag, type=json_object, metavar="JSON", action=_Merge,
+        help="how the rules of requests are compiled: backend (auto, native, xgrammar or guidance), "
+        "disable_any_whitespace, disable_additional_properties; or each by a flag of its own",
+    )  # fmt: skip
+    parser.add_argument(f"{flag}.backend", dest=dest, action=_Merge, help=argparse.SUPPRESS)
+    for name in ("disable_any_whitespace", "disable_additional_properties"):
+        strings = {f"{flag}.{name}", f"{flag}.{name.replace('_', '-')}"}
+        parser.add_argument(
+            *sorted(strings), dest=dest, type=_read_flag, nargs="?", const=True, action=_Merge,
+            help=argparse.SUPPRESS,
+        )  # fmt: skip
+
+
+class _Merge(argparse.Action):
+    """Puts a field, or all that a JSON object has, beside what is there."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        _, _, name = str(option_string).partition(".")
+        given = {name.replace("-", "_"): values} if name else values
+        before = getattr(namespace, self.dest, None) or {}
+        setattr(namespace, self.dest, {**before, **given})
+
+
+def _read_flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, got {shorten_repr(text)}")
+    return text.lower() == "true"
+
+
 @dataclass(init=False)
 class EngineArgs:
     """Settings of an engine, with vLLM's names; None leaves one to the default.
@@ -80,6 +120,7 @@ class EngineArgs:
     max_loras: int | None = None
     max_cpu_loras: int | None = None
     max_lora_rank: int | None = None
+    structured_outputs_config: Any = None
     logprobs_mode: str | None = None
     logits_processors: list[Any] | None = None
     max_logprobs: int | None = None
@@ -111,7 +152,8 @@ class EngineArgs:
             raise ValueError(
                 f"enforce_eager must be True or False, got {shorten_repr(self.enforce_eager)}"
             )
-        settings["speculative_config"] = self.speculative_config
+        for name in ("speculative_config", "structured_outputs_config"):
+            settings[name] = getattr(self, name)
         shorthands = (self.spec_method, self.spec_model, self.spec_tokens)
         if shorthands != (None, None, None):
             from mini_vllm.config.speculative import merge_shorthands
@@ -133,6 +175,8 @@ class EngineArgs:
             flag = "--" + field.name.replace("_", "-")
             if field.name == "speculative_config":
                 parser.add_argument(flag, "-sc", type=json_object, default=field.default)
+            elif field.name == "structured_outputs_config":
+                add_structured_outputs_flags(parser)
             elif "bool" in str(field.type):
                 action = argparse.BooleanOptionalAction
                 parser.add_argument(flag, action=action, default=field.default)

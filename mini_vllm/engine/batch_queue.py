@@ -8,8 +8,12 @@ here it has a file, as the other body, `EngineCore.step`, is what a first reader
     turn 3   plan c, take in b             ... and the worker had b before it was done with a
 
 With a pipeline there are as many as stages, and the scheduler is the plain one, as upstream's where
-asynchronous scheduling is off: a request in flight is not planned again. Left out: sampling put off until a
-grammar knows the tokens before.
+asynchronous scheduling is off: a request in flight is not planned again.
+
+What a grammar allows depends on the tokens before. Where a plan's are in flight, the model runs all the same,
+and its sampling is put off until they have been taken in:
+
+    turn 3   plan c, run its model, take in b, fill c's rows, sample c
 """
 
 from __future__ import annotations
@@ -80,22 +84,31 @@ class BatchQueue:
 
         None where nothing was taken in. Raises what carrying the plan out has raised.
         """
+        deferred: Batch | None = None
         if self.scheduler.has_requests():
             start = time.perf_counter()
             scheduler_output = self.scheduler.schedule()
             schedule_time = time.perf_counter() - start
             for observer in self.plan_observers:
                 observer(scheduler_output, schedule_time)
-            executed = future = self.executor.execute_model(scheduler_output, non_block=True)
-            if scheduler_output.total_num_scheduled_tokens > 0:
-                future = self.executor.sample_tokens(None, non_block=True)
-            self.batches.appendleft(Batch(scheduler_output, executed, future, schedule_time))
-            if (
-                scheduler_output.total_num_scheduled_tokens > 0
-                and len(self.batches) < self.size
-                and not self.done_early(self.batches[-1].future)
-            ):
-                return None
+            total_num_scheduled_tokens = scheduler_output.total_num_scheduled_tokens
+            executed = self.executor.execute_model(scheduler_output, non_block=True)
+            planned = Batch(scheduler_output, executed, executed, schedule_time)
+            grammars = self.scheduler.grammars
+            if grammars is not None and grammars.is_pending(scheduler_output):
+                deferred = planned
+            else:
+                if total_num_scheduled_tokens > 0:
+                    self._sample(planned)
+                elif grammars is not None and not self.batches:
+                    grammars.wait()
+                self.batches.appendleft(planned)
+                if (
+                    total_num_scheduled_tokens > 0
+                    and len(self.batches) < self.size
+                    and not self.done_early(self.batches[-1].future)
+                ):
+                    return None
         elif not self.batches:
             return None
         batch = self.batches.pop()
@@ -106,8 +119,17 @@ class BatchQueue:
             execute_time += batch.future.execute_time
         start = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
+        if deferred is not None:
+            self._sample(deferred)
+            self.batches.appendleft(deferred)
         update_time = time.perf_counter() - start
         return StepResult(
             scheduler_output, model_output, outputs,
             batch.schedule_time, execute_time, update_time,
         )  # fmt: skip
+
+    def _sample(self, batch: Batch) -> None:
+        """Have a plan's tokens sampled, by what grammars allow."""
+        grammars = self.scheduler.grammars
+        rows = None if grammars is None else grammars.get_grammar_bitmask(batch.scheduler_output)
+        batch.future = self.executor.sample_tokens(rows, non_block=True)

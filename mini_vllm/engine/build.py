@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.attention.registry import get_backend
@@ -18,7 +19,10 @@ from mini_vllm.config.engine import EngineConfig, ResolvedConfig
 from mini_vllm.core.kv_cache_groups import block_bytes, get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.executor.abstract import Executor
+from mini_vllm.executor.uniproc_executor import UniProcExecutor
 from mini_vllm.layers.quantization import get_quantization_config
+from mini_vllm.model_loader import get_model
 from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.utils.math import cdiv
@@ -30,6 +34,10 @@ from mini_vllm.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
     from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
+    from mini_vllm.core.sched.grammars import Grammars
+    from mini_vllm.core.sched.scheduler import Scheduler
+    from mini_vllm.lora.registry import LoRARegistry
+    from mini_vllm.tokenizer.tokenizer import Tokenizer
 
 
 def resolve_config(config: EngineConfig, model: ModelForTextGeneration) -> ResolvedConfig:
@@ -149,6 +157,57 @@ def make_model_runner(
     return ModelRunner(model, config, sampler, make_forward, make_speculation, lora)
 
 
+def get_engine_model(
+    model: str | Path | ModelForTextGeneration, config: EngineConfig, parts: EngineParts
+) -> ModelForTextGeneration:
+    """The model that an engine is given or reads, or what it knows of one that its processes read.
+
+    Raises ValueError for a loaded model and settings that need a folder.
+    """
+    if config.data_parallel_size > 1 and not isinstance(model, str | Path):
+        raise ValueError(
+            f"data_parallel_size {config.data_parallel_size} is for a checkpoint folder, which each "
+            "engine reads for itself, and the model is a loaded one"
+        )
+    elsewhere = config.has_processes or config.data_parallel_size > 1
+    if elsewhere and isinstance(model, str | Path):
+        from mini_vllm.engine.ranks import ModelOnRanks
+
+        return ModelOnRanks(model, config)
+    if config.is_launched:
+        from mini_vllm.engine.ranks import load_launched_rank
+
+        return load_launched_rank(model, config, parts)
+    return get_model(model, config.attention, parts.attention)
+
+
+def make_loras(model: ModelForTextGeneration, config: ResolvedConfig) -> LoRARegistry | None:
+    """What reads adapters; None where requests may name none."""
+    if not config.enable_lora:
+        return None
+    from mini_vllm.lora.layers import get_lora_modules
+    from mini_vllm.lora.registry import LoRARegistry
+
+    return LoRARegistry(get_lora_modules(model), config.max_lora_rank)
+
+
+def make_executor(
+    model: ModelForTextGeneration, config: ResolvedConfig, parts: EngineParts
+) -> Executor:
+    """What runs the workers: in this process, or one for each rank. Raises ValueError as those do."""
+    if not config.has_processes:
+        runner = make_model_runner(model, config, parts)
+        return UniProcExecutor(runner, 2 if config.async_scheduling else 1)
+    from mini_vllm.engine.ranks import ModelOnRanks, make_multiproc_executor
+
+    if not isinstance(model, ModelOnRanks):
+        raise ValueError(
+            "ranks (tensor_parallel_size, pipeline_parallel_size, distributed_executor_backend 'mp') are "
+            "for a checkpoint folder, which each rank reads for itself, and the model is a loaded one"
+        )
+    return make_multiproc_executor(model, config, parts)
+
+
 def make_kv_cache_manager(
     model: ModelForTextGeneration, config: ResolvedConfig, parts: EngineParts
 ) -> KVCacheManager | HybridKVCacheManager:
@@ -183,6 +242,21 @@ def make_kv_cache_manager(
         parts.make_block_pool(config),
         use_eagle,
     )
+
+
+def make_grammars(
+    scheduler: Scheduler,
+    config: ResolvedConfig,
+    vocab_size: int,
+    tokenizer: Tokenizer | Callable[[], Tokenizer] | None,
+) -> Grammars:
+    """What compiles rules and fills rows, for the first request that has one.
+
+    Raises ValueError for an engine without a tokenizer, or with a scheduler that knows nothing of grammars.
+    """
+    from mini_vllm.structured_output.scheduling import GrammarScheduling
+
+    return GrammarScheduling.make(scheduler, config, vocab_size, tokenizer)
 
 
 def check_windows(model: ModelForTextGeneration, config: ResolvedConfig) -> None:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.request import EngineCoreRequest, Request, RequestStatus
 from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
-from mini_vllm.engine.build import make_kv_cache_manager, make_model_runner
+from mini_vllm.engine.build import make_executor, make_grammars, make_kv_cache_manager
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord, StepResult
-from mini_vllm.executor.abstract import Executor
-from mini_vllm.executor.uniproc_executor import UniProcExecutor
 from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
+    from mini_vllm.core.sched.grammars import Grammars
     from mini_vllm.engine.batch_queue import BatchQueue
     from mini_vllm.lora.request import LoadedLoRARequest
 
@@ -38,6 +38,7 @@ class EngineCore:
         model: the model to run.
         config: with `num_gpu_blocks` and `max_model_len` set; see `mini_vllm.engine.build.resolve_config`.
         parts: the parts to use. `parts.attention` is not used here: the model has its backend.
+        tokenizer: for grammars, or a function that gives it; None: no request may have a rule.
     """
 
     def __init__(
@@ -45,23 +46,27 @@ class EngineCore:
         model: ModelForTextGeneration,
         config: ResolvedConfig,
         parts: EngineParts = DEFAULT_PARTS,
+        tokenizer: Any = None,
     ) -> None:
         self.config = config
         model.set_max_model_len(config.max_model_len)
         self.use_spec_decode = config.speculation is not None
         # First what may not fit into memory, and says so; a block's bookkeeping comes after.
-        self.model_executor = self._make_executor(model, parts)
+        self.model_executor = make_executor(model, config, parts)
         try:
-            self._complete(model, parts)
+            self._complete(model, parts, tokenizer)
         except BaseException:
             self.model_executor.shutdown()
             raise
 
-    def _complete(self, model: ModelForTextGeneration, parts: EngineParts) -> None:
+    def _complete(self, model: ModelForTextGeneration, parts: EngineParts, tokenizer: Any) -> None:
         """Everything but the executor. What fails here leaves no process behind."""
         config = self.config
         self.kv_cache_manager = make_kv_cache_manager(model, config, parts)
         self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)
+        self.grammars: Grammars | None = None  # made for the first request with a rule
+        vocab_size = model.config.vocab_size
+        self.make_grammars = partial(make_grammars, self.scheduler, config, vocab_size, tokenizer)
         self.batch_queue: BatchQueue | None = None
         if self.model_executor.max_concurrent_batches > 1:
             from mini_vllm.core.sched.async_scheduler import AsyncScheduler
@@ -78,20 +83,6 @@ class EngineCore:
         self.error: BaseException | None = None
         self.failure_observers: list[Callable[[], None]] = []
         self.model_executor.register_failure_callback(self._note_failure)
-
-    def _make_executor(self, model: ModelForTextGeneration, parts: EngineParts) -> Executor:
-        config = self.config
-        if not config.has_processes:
-            runner = make_model_runner(model, config, parts)
-            return UniProcExecutor(runner, 2 if config.async_scheduling else 1)
-        from mini_vllm.engine.ranks import ModelOnRanks, make_multiproc_executor
-
-        if not isinstance(model, ModelOnRanks):
-            raise ValueError(
-                "ranks (tensor_parallel_size, pipeline_parallel_size, distributed_executor_backend 'mp') are "
-                "for a checkpoint folder, which each rank reads for itself, and the model is a loaded one"
-            )
-        return make_multiproc_executor(model, config, parts)
 
     @property
     def model_runner(self) -> ModelRunner:
@@ -112,14 +103,21 @@ class EngineCore:
     def shutdown(self) -> None:
         """End the workers that are processes of their own
         (`vllm/v1/engine/core.py:597 EngineCore.shutdown`)."""
+        if self.grammars is not None:
+            self.grammars.shutdown()
         self.model_executor.shutdown()
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
-        """The core's `Request` (`vllm/v1/engine/core.py:794 EngineCore.preprocess_add_request`)."""
+        """The core's `Request`, whose rule, if it has one, is being compiled
+        (`vllm/v1/engine/core.py:794 EngineCore.preprocess_add_request`)."""
         caching = self.config.enable_prefix_caching
-        return Request.from_engine_core_request(
+        made = Request.from_engine_core_request(
             request, self.config.block_size if caching else None
         )
+        if request.sampling_params.structured_outputs is not None:
+            self.grammars = self.grammars or self.make_grammars()
+            self.grammars.init(made)
+        return made
 
     def add_request(self, request: Request) -> None:
         """Queue a request. Raises ValueError if one of its id was aborted and a step with it is still in the
@@ -209,9 +207,9 @@ class EngineCore:
         t0 = time.perf_counter()
         scheduler_output = self.scheduler.schedule()
         t1 = time.perf_counter()
-        model_output = self.model_executor.execute_model(scheduler_output)
+        model_output, grammar_output = self._execute_model(scheduler_output)
         if model_output is None:
-            model_output = self.model_executor.sample_tokens()
+            model_output = self.model_executor.sample_tokens(grammar_output)
         t2 = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
         if self.use_spec_decode:
@@ -221,6 +219,12 @@ class EngineCore:
             StepResult(scheduler_output, model_output, outputs, t1 - t0, t2 - t1, t3 - t2)
         )
         return outputs
+
+    def _execute_model(self, scheduler_output: SchedulerOutput) -> tuple[Any, Any]:
+        """Run the model. Where requests have rules, the rows that its sampler needs are filled meanwhile."""
+        if self.grammars is None:
+            return self.model_executor.execute_model(scheduler_output), None
+        return self.grammars.execute_model(self.model_executor.execute_model, scheduler_output)
 
     def _update_drafts(self, scheduler_output: SchedulerOutput) -> None:
         """Hand the scheduler what was drafted in a step, for the next one's plan

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,7 @@ from mini_vllm.engine.parts import EngineParts
 from mini_vllm.engine.ranks import ModelOnRanks
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.model_loader import get_model
+from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.threads import count_cores, limit_threads
 
 
@@ -130,16 +132,17 @@ def _end(*_: Any) -> NoReturn:
 def make_engine_core(spec: EngineSpec) -> EngineCore:
     """The core of one engine. Raises as its parts do."""
     config = spec.config
+    tokenizer = partial(Tokenizer.from_folder, spec.folder)
     if spec.rank_memories is not None:
         # Those that step together have their ranks in processes, be it one.
         config = dataclasses.replace(config, distributed_executor_backend="mp")
     if not config.has_processes:
         model = get_model(spec.folder, config.attention, spec.parts.attention)
-        return EngineCore(model, config, spec.parts)
+        return EngineCore(model, config, spec.parts, tokenizer)
     on_ranks = ModelOnRanks(spec.folder, config)
     if spec.rank_memories is not None:
         on_ranks.place = EnginePlace(spec.rank, config.data_parallel_size, spec.rank_memories)
-    return EngineCore(on_ranks, config, spec.parts)
+    return EngineCore(on_ranks, config, spec.parts, tokenizer)
 
 
 def _end_with_parent(spec: EngineSpec, core: EngineCore) -> None:

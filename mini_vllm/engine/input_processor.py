@@ -32,6 +32,7 @@ from mini_vllm.utils.untrusted import shorten_repr
 if TYPE_CHECKING:
     from mini_vllm.lora.registry import LoRARegistry
     from mini_vllm.lora.request import LoadedLoRARequest, LoRARequest
+    from mini_vllm.utils.structured_params import StructuredOutputsParams
 
 
 class PromptDict(TypedDict, total=False):
@@ -226,6 +227,8 @@ class InputProcessor:
             params.update_from_tokenizer(self.tokenizer)
         params.verify(self.vocab_size, self.config.max_logprobs)
         validate_logits_processors_parameters(self.logitsprocs, params)
+        if params.structured_outputs is not None:
+            self._check_rule(params.structured_outputs)
         if self.config.speculation is not None:
             _check_goes_with_drafts(params)
         if params.max_tokens is None:
@@ -238,6 +241,16 @@ class InputProcessor:
         eos = self.tokenizer.eos_token_id if self.tokenizer is not None else None
         params.update_from_generation_config({"eos_token_id": self.eos_token_ids}, eos)
         return params
+
+    def _check_rule(self, rule: StructuredOutputsParams) -> None:
+        """Choose what compiles the rule, which it has checked. Raises ValueError naming rule and field, and
+        ImportError where a library is missing that the engine is to use."""
+        from mini_vllm.structured_output.manager import choose_backend
+
+        if self.tokenizer is None:
+            raise ValueError("structured_outputs needs a tokenizer, and this engine has none")
+        settings = self.config.structured_outputs
+        choose_backend(rule, settings.backend if settings is not None else "auto")
 
 
 def _check_goes_with_drafts(params: SamplingParams) -> None:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Self
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
 from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
-from mini_vllm.engine.build import resolve_config
+from mini_vllm.engine.build import get_engine_model, make_loras, resolve_config
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.core_client import EngineCoreClient, InprocClient
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor, RequestState
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord
-from mini_vllm.model_loader import find_model, get_model
+from mini_vllm.model_loader import find_model
 from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -32,7 +32,6 @@ from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.surface import missing_attribute, reject_unsupported
 
 if TYPE_CHECKING:
-    from mini_vllm.lora.registry import LoRARegistry
     from mini_vllm.lora.request import LoRARequest
     from mini_vllm.metrics.reader import EngineMetrics, Metric
 
@@ -65,7 +64,7 @@ class LLMEngine:
         config = config or EngineConfig()
         name = str(model) if isinstance(model, str | Path) else ""
         folder = find_model(model) if isinstance(model, str | Path) else None
-        self.model = model = self._get_model(folder or model, config, parts)
+        self.model = model = get_engine_model(folder or model, config, parts)
         if tokenizer is None and folder is not None:
             tokenizer = Tokenizer.from_folder(folder)
         self.tokenizer = tokenizer
@@ -80,7 +79,7 @@ class LLMEngine:
             model.config.vocab_size,
             tokenizer,
             model.config.eos_token_ids,
-            self._make_loras(model),
+            make_loras(model, self.config),
         )
         self.output_processor = OutputProcessor(tokenizer, self.config.stream_interval)
         self.metrics: EngineMetrics | None = None
@@ -95,34 +94,6 @@ class LLMEngine:
 
                 self.metrics.stat_loggers.append(SpecDecodingStatLogger())
 
-    def _make_loras(self, model: ModelForTextGeneration) -> LoRARegistry | None:
-        if not self.config.enable_lora:
-            return None
-        from mini_vllm.lora.layers import get_lora_modules
-        from mini_vllm.lora.registry import LoRARegistry
-
-        return LoRARegistry(get_lora_modules(model), self.config.max_lora_rank)
-
-    @staticmethod
-    def _get_model(
-        model: str | Path | ModelForTextGeneration, config: EngineConfig, parts: EngineParts
-    ) -> ModelForTextGeneration:
-        if config.data_parallel_size > 1 and not isinstance(model, str | Path):
-            raise ValueError(
-                f"data_parallel_size {config.data_parallel_size} is for a checkpoint folder, which each "
-                "engine reads for itself, and the model is a loaded one"
-            )
-        elsewhere = config.has_processes or config.data_parallel_size > 1
-        if elsewhere and isinstance(model, str | Path):
-            from mini_vllm.engine.ranks import ModelOnRanks
-
-            return ModelOnRanks(model, config)
-        if config.is_launched:
-            from mini_vllm.engine.ranks import load_launched_rank
-
-            return load_launched_rank(model, config, parts)
-        return get_model(model, config.attention, parts.attention)
-
     @property
     def engine_core(self) -> EngineCore:
         """The core itself, for what looks into it: traces, metrics, tests, pages. The front end asks
@@ -132,7 +103,7 @@ class LLMEngine:
 
     def _make_client(self, model: ModelForTextGeneration, parts: EngineParts) -> EngineCoreClient:
         if self.config.data_parallel_size == 1:
-            return InprocClient(EngineCore(model, self.config, parts))
+            return InprocClient(EngineCore(model, self.config, parts, self.tokenizer))
         from mini_vllm.engine.dp_client import DPLBClient
         from mini_vllm.engine.ranks import ModelOnRanks
 

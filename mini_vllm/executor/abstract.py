@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.worker.components import GrammarRows
 
 
 class ExecuteFuture(Future[Any]):
@@ -65,7 +66,9 @@ class Executor(ABC):
         (`vllm/v1/executor/abstract.py:210 Executor.execute_model`)."""
         return self.collective_rpc("execute_model", (scheduler_output,), non_block, True)
 
-    def sample_tokens(self, grammar_output: None = None, non_block: bool = False) -> Any:
+    def sample_tokens(
+        self, grammar_output: GrammarRows | None = None, non_block: bool = False
+    ) -> Any:
         """The step's `ModelRunnerOutput`, or a future of it
         (`vllm/v1/executor/abstract.py:236 Executor.sample_tokens`)."""
         return self.collective_rpc("sample_tokens", (grammar_output,), non_block, True)

@@ -30,6 +30,7 @@ from mini_vllm.distributed.communicator import RankDiedError
 from mini_vllm.distributed.shm_communicator import allocate_shared_memory, stop_ranks
 from mini_vllm.executor.abstract import ExecuteFuture, Executor
 from mini_vllm.executor.worker_proc import MakeWorker, run_worker
+from mini_vllm.worker.components import GrammarRows
 
 SECONDS_TO_END = 1.0
 """What a rank gets to end by itself, when it is told to."""
@@ -96,7 +97,9 @@ class MultiprocExecutor(Executor):
             args = (scheduler_output, sampled)
         return self.collective_rpc("execute_model", args, non_block, True)
 
-    def sample_tokens(self, grammar_output: None = None, non_block: bool = False) -> Any:
+    def sample_tokens(
+        self, grammar_output: GrammarRows | None = None, non_block: bool = False
+    ) -> Any:
         """As `Executor.sample_tokens`."""
         note = self._note_sampled if self._tell_stages else None
         (future,) = self._ranks.call("sample_tokens", (grammar_output,), [self.output_rank], note)

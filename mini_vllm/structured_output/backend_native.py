@@ -1,7 +1,8 @@
-"""The backend in numpy: regular expressions, choices and JSON objects, for reading.
+"""The backend in numpy: regular expressions, choices, JSON objects and JSON Schema, for reading.
 
 What it allows is what `XgrammarBackend` allows for the same rule (`backend_xgrammar.py`), row for
-row. A rule becomes a tree (`automata/regex.py`), the tree an automaton over bytes (`automata/nfa.py`,
+row; of a schema it refuses what it cannot enforce, where xgrammar passes over it. A rule becomes a tree
+(`automata/regex.py`, `automata/schema.py`), the tree an automaton over bytes (`automata/nfa.py`,
 `automata/dfa.py`; for JSON, which nests, one with a stack, `automata/pushdown.py`), and that one over the
 vocabulary's tokens (`automata/tokens.py`).
 """
@@ -24,6 +25,7 @@ from mini_vllm.structured_output.automata.limits import (
 )
 from mini_vllm.structured_output.automata.pushdown import Pushdown
 from mini_vllm.structured_output.automata.regex import parse_regex
+from mini_vllm.structured_output.automata.schema import parse_schema
 from mini_vllm.structured_output.automata.syntax import Call, Either, Node, literal
 from mini_vllm.structured_output.automata.tokens import (
     ByteAutomaton,
@@ -123,7 +125,7 @@ class NativeGrammar(StructuredOutputGrammar):
 
 @dataclass
 class NativeBackend(StructuredOutputBackend):
-    """Compiles regular expressions, choices and `json_object` for one tokenizer.
+    """Compiles regular expressions, choices, `json_object` and JSON schemas for one tokenizer.
 
     Attributes:
         limits: bounds on one rule. Where it passes them, compiling raises `RuleTooLarge`; a grammar
@@ -151,7 +153,8 @@ class NativeBackend(StructuredOutputBackend):
         """A grammar in its first state. A rule compiled before is shared.
 
         Args:
-            request_type: `REGEX`, `CHOICE` with the list of choices as JSON, or `JSON_OBJECT`.
+            request_type: `REGEX`, `CHOICE` with the list of choices as JSON, `JSON_OBJECT`, or `JSON`
+                with a schema.
             grammar_spec: the rule; of no meaning for `JSON_OBJECT`.
 
         Raises:
@@ -177,12 +180,14 @@ class NativeBackend(StructuredOutputBackend):
             return Dfa(parse_regex(grammar_spec, self.limits), self.limits)
         if request_type is StructuredOutputOptions.CHOICE:
             return Dfa(parse_choice(grammar_spec, self.limits), self.limits)
+        blanks = not self.config.disable_any_whitespace
+        if request_type is StructuredOutputOptions.JSON:
+            return Pushdown(*parse_schema(grammar_spec, blanks, self.limits), self.limits)
         if request_type is StructuredOutputOptions.JSON_OBJECT:
-            blanks = not self.config.disable_any_whitespace
             return Pushdown(Call("object"), json_rules(blanks), self.limits)
         raise UnsupportedRule(
             f"the native backend has no rules of the kind {request_type.name.lower()}: "
-            "it has regex, choice and json_object"
+            "it has regex, choice, json_object and json"
         )
 
     def destroy(self) -> None:
@@ -216,3 +221,17 @@ def parse_choice(grammar_spec: str, limits: Limits = DEFAULT_LIMITS) -> Node:
         if any(0xD800 <= ord(char) <= 0xDFFF for char in choice):
             raise UnsupportedRule(f"choice: {choice!r} has a surrogate, which is no character")
     return Either(tuple(literal(choice) for choice in choices))
+
+
+def validate_native_grammar(request_type: StructuredOutputOptions, grammar_spec: str) -> None:
+    """Read a rule as `compile_grammar` does. Raises `UnsupportedRule` where that is not possible. What can be
+    read may still turn out too large."""
+    if request_type is StructuredOutputOptions.REGEX:
+        parse_regex(grammar_spec, DEFAULT_LIMITS)
+    elif request_type is StructuredOutputOptions.CHOICE:
+        parse_choice(grammar_spec, DEFAULT_LIMITS)
+    elif request_type in (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG):
+        raise UnsupportedRule(
+            f"the native backend has no rules of the kind {request_type.name.lower()}: use xgrammar or "
+            "guidance (extra grammar)"
+        )

@@ -3,7 +3,7 @@
 Mirrors `vllm/v1/structured_output/__init__.py`, with one difference on purpose. There the first request with
 a rule decides on the engine's only backend, and a later one that another backend checked may end the engine
 (`vllm/v1/structured_output/__init__.py:115 StructuredOutputManager.grammar_init`). Here every request is
-compiled by the backend that its check chose. Left out: reasoning, and compiling in the caller's thread.
+compiled by the backend that its check chose. Left out: reasoning.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import numpy as np
 
+from mini_vllm.config.structured_outputs import BACKENDS
 from mini_vllm.structured_output.backend_types import (
     BackendConfig,
     Bitmask,
@@ -49,7 +50,6 @@ _MODULES = {
     "xgrammar": ("backend_xgrammar", "XgrammarBackend"),
     "guidance": ("backend_guidance", "GuidanceBackend"),
 }
-BACKENDS = ("auto", *_MODULES)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class StructuredOutputManager:
         vocab_size: the model's.
         max_num_seqs: most requests in a step.
         config: what backends read.
+        in_background: False: `grammar_init` compiles before it returns, for ranks whose schedulers must all
+            decide the same.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class StructuredOutputManager:
         vocab_size: int,
         max_num_seqs: int,
         config: BackendConfig | None = None,
+        in_background: bool = True,
     ) -> None:
+        self.in_background = in_background
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self.config = config or BackendConfig()
@@ -105,7 +109,10 @@ class StructuredOutputManager:
         name = request.params._backend
         if name not in _MODULES:
             raise ValueError(f"no structured-output backend was chosen: {shorten_repr(name)}")
-        request.grammar = self._compilers.submit(self._compile, name, request.structured_output_key)
+        future = self._compilers.submit(self._compile, name, request.structured_output_key)
+        request.grammar = future
+        if not self.in_background:
+            wait([future])
 
     def _compile(self, name: str, key: StructuredOutputKey) -> StructuredOutputGrammar:
         try:
@@ -224,6 +231,7 @@ def choose_backend(params: StructuredOutputsParams, backend: str = "auto") -> st
 def _choose(key: StructuredOutputKey) -> str:
     if not _is_installed("xgrammar"):
         if not _is_installed("llguidance"):
+            _validate("native", key)
             return "native"
     else:
         try:
@@ -242,8 +250,15 @@ def _is_installed(library: str) -> bool:
 
 
 def _validate(backend: str, key: StructuredOutputKey) -> None:
-    """The backend's own check. The native one has none beside its compiler."""
-    if backend == "xgrammar":
+    """The backend's own check. The native one reads the rule as its compiler does, and makes no automaton."""
+    if backend == "native":
+        from mini_vllm.structured_output.backend_native import validate_native_grammar
+
+        try:
+            validate_native_grammar(*key)
+        except ValueError as error:
+            raise ValueError(f"{describe_rule(key)}: {one_line(str(error))}") from error
+    elif backend == "xgrammar":
         from mini_vllm.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
         validate_xgrammar_grammar(*key)

@@ -49,6 +49,11 @@ class StructuredOutputRequest:
             self._grammar = future.result()
 
     @property
+    def future(self) -> Future[StructuredOutputGrammar] | None:
+        """What is waited for; None: nothing."""
+        return self._grammar if isinstance(self._grammar, Future) else None
+
+    @property
     def error(self) -> ValueError | None:
         """Why there will be no grammar; None as long as there may be one."""
         self._poll()

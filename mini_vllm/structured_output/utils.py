@@ -7,11 +7,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.structured_output.backend_types import Bitmask
+
+
+@dataclass(slots=True)
+class GrammarOutput:
+    """A step's rows for the requests with a rule (`vllm/v1/core/sched/output.py:259 GrammarOutput`).
+
+    It goes to the worker, which may be another process, and puts itself on the logits there.
+
+    Attributes:
+        structured_output_request_ids: whose rows they are, in their order.
+        grammar_bitmask: as many rows for each of them as it has logits.
+        spec_tokens: the drafts of each request of the plan, where it has any.
+    """
+
+    structured_output_request_ids: list[str]
+    grammar_bitmask: Bitmask
+    spec_tokens: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def apply(self, logits: NDArray[np.float32], req_ids: Iterable[str]) -> NDArray[np.float32]:
+        """The logits of these requests, with -inf for what is barred."""
+        if not logits.flags.writeable:
+            logits = logits.copy()
+        apply_grammar_bitmask(
+            logits,
+            req_ids,
+            self.spec_tokens,
+            self.structured_output_request_ids,
+            self.grammar_bitmask,
+        )
+        return logits
 
 
 def apply_grammar_bitmask(

@@ -1,4 +1,4 @@
-"""The rule that a request's output must obey. No engine takes one yet: `structured_output/` compiles it."""
+"""The rule that a request's output must obey. `structured_output/` compiles it."""
 
 from __future__ import annotations
 

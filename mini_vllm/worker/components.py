@@ -8,7 +8,7 @@ call of an empty function. Upstream's second runner is built so (`vllm/v1/worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,6 +103,14 @@ class Speculation(Protocol):
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         """What was drafted, of the requests of the last step; None: nothing
         (`vllm/v1/worker/gpu_model_runner.py:4637 GPUModelRunner.take_draft_token_ids`)."""
+        ...
+
+
+class GrammarRows(Protocol):
+    """What grammars allow in a step. It comes with `sample_tokens`, where a request has a rule."""
+
+    def apply(self, logits: Array, req_ids: Sequence[str]) -> Array:
+        """The logits of these requests, whose drafts have rows too, with -inf for what is barred."""
         ...
 
 

@@ -47,6 +47,7 @@ from mini_vllm.worker.gpu_input_batch import CachedRequestState, InputBatch, Int
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import Array
     from mini_vllm.lora.request import LoadedLoRARequest
+    from mini_vllm.worker.components import GrammarRows
 
 
 class ModelRunner:
@@ -187,11 +188,11 @@ class ModelRunner:
         )
         return None
 
-    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput:
+    def sample_tokens(self, grammar_output: GrammarRows | None = None) -> ModelRunnerOutput:
         """Sample for every request of the step that has caught up, and draft for the next step
         (`vllm/v1/worker/gpu_model_runner.py:4320 GPUModelRunner.sample_tokens`).
 
-        `grammar_output`: what grammars allow; there are none yet.
+        `grammar_output`: what grammars allow; None: no request that samples has a rule.
         """
         state, self.execute_model_state = self.execute_model_state, None
         assert state is not None, "execute_model comes first"
@@ -210,7 +211,9 @@ class ModelRunner:
             if len(caught_up):
                 states = [self.requests[state.req_ids[i]] for i in caught_up]
                 sampling_metadata = self._sampling_metadata(states)
-                sampled = self._sample(state, caught_up, states, sampling_metadata, result)
+                sampled = self._sample(
+                    state, caught_up, states, sampling_metadata, result, grammar_output
+                )
                 batch.append_tokens(state.rows[caught_up], sampled)
                 for i, request, token_ids in zip(caught_up, states, sampled, strict=True):
                     request.output_token_ids.extend(token_ids)
@@ -291,16 +294,20 @@ class ModelRunner:
         states: list[CachedRequestState],
         sampling_metadata: SamplingMetadata,
         result: ModelRunnerOutput,
+        grammar_output: GrammarRows | None = None,
     ) -> list[list[int]]:
         """The new tokens of these requests of the step: one each, or with drafts those that were accepted
         and one more (`vllm/v1/worker/gpu_model_runner.py:3481 GPUModelRunner._sample`). Adds the logprobs
         asked for to `result`."""
         metadata = self.speculation.get_metadata(state, caught_up)
-        if metadata is not None:
-            logits = self.forward.compute_logits(state.hidden_states, metadata.logits_indices)
-            return self.speculation.sample(logits, metadata, states, sampling_metadata, result)
         logits_indices = state.attn_metadata.query_start_loc[1:][caught_up] - 1
+        if metadata is not None:  # drafts have rows, too
+            logits_indices = metadata.logits_indices
         logits = self.forward.compute_logits(state.hidden_states, logits_indices)
+        if grammar_output is not None:
+            logits = grammar_output.apply(logits, [request.req_id for request in states])
+        if metadata is not None:
+            return self.speculation.sample(logits, metadata, states, sampling_metadata, result)
         return [[token_id] for token_id in self._sample_rows(logits, states, result).tolist()]
 
     def _sample_rows(

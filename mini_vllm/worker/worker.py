@@ -15,6 +15,7 @@ import numpy as np
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import RankGroups
+from mini_vllm.worker.components import GrammarRows
 from mini_vllm.worker.model_runner import ModelRunner
 
 
@@ -55,7 +56,7 @@ class Worker:
         if row is not None:
             runner.input_batch.append_tokens(np.array([row]), [token_ids])
 
-    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput | None:
+    def sample_tokens(self, grammar_output: GrammarRows | None = None) -> ModelRunnerOutput | None:
         """The step's tokens. None where they are sampled in another stage."""
         if self.groups.pipeline.is_last:
             return self.model_runner.sample_tokens(grammar_output)

@@ -15,6 +15,7 @@ from mini_vllm.sampling_params import (
     RequestOutputKind,
     SamplingParams,
     SamplingType,
+    StructuredOutputsParams,
 )
 from mini_vllm.utils.surface import entries, is_harmless
 from tests.engine.helpers.sampling.sampling_params_cases import (
@@ -101,6 +102,25 @@ def test_a_clone_shares_nothing_that_changes() -> None:
     assert params.all_stop_token_ids == {1, 2, 3}
     assert params.max_tokens == 16
     assert twin != params
+
+
+def test_a_rule_is_one_of_its_type_and_a_clone_has_its_own() -> None:
+    rule = StructuredOutputsParams(regex="a+")
+    params = SamplingParams(structured_outputs=rule)
+    twin = params.clone()
+    assert twin == params
+    assert twin.structured_outputs is not None
+    twin.structured_outputs._backend = "native"
+    assert rule._backend is None
+    assert pickle.loads(pickle.dumps(twin)) == twin
+    assert SamplingParams().structured_outputs is None
+    with pytest.raises(
+        TypeError, match=r"structured_outputs must be StructuredOutputsParams, got {"
+    ):
+        SamplingParams(structured_outputs={"regex": "a+"})  # type: ignore[arg-type]
+    from mini_vllm import StructuredOutputsParams as Exported
+
+    assert Exported is StructuredOutputsParams
 
 
 def test_the_callers_lists_stay_the_callers() -> None:

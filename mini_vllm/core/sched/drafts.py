@@ -21,6 +21,7 @@ from mini_vllm.core.stats import SpecDecodingStats
 
 if TYPE_CHECKING:
     from mini_vllm.config.speculative import SpeculativeConfig
+    from mini_vllm.core.sched.grammars import Grammars
 
 
 class DraftScheduling:
@@ -34,6 +35,7 @@ class DraftScheduling:
     """
 
     requests: dict[str, Request]
+    grammars: Grammars | None
     max_model_len: int
     step_class: type[Step] = (
         Step  # another in later releases, where drafts count otherwise (`releases.py`)
@@ -115,3 +117,6 @@ class DraftScheduling:
             request = self.requests.get(req_id)
             if request is not None:
                 request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids
+                if request.structured_output_request is not None and request.spec_token_ids:
+                    assert self.grammars is not None
+                    request.spec_token_ids = self.grammars.keep_allowed(request, spec_token_ids)

@@ -1,15 +1,12 @@
 """Which requests run in the next step, and with how many tokens each.
 
-Mirrors `vllm/v1/core/sched/scheduler.py` (`schedule` 329, `update_from_output` 1283). It takes the
-same decisions: `python -m course.parity` replays recorded workloads of vLLM's own scheduler through
-this one. What it sends to the worker is in `output.py`.
+Mirrors `vllm/v1/core/sched/scheduler.py` (`schedule` 329, `update_from_output` 1283). It takes the same
+decisions: `python -m course.parity` replays recorded workloads of vLLM's own scheduler through this one. It
+is the synchronous scheduler, which hears of each step's tokens before it decides the next. What changes when
+it does not, a GPU's default at the pin, stands in `async_scheduler.py`; what it sends, in `output.py`.
 
-This is the synchronous scheduler, which hears of each step's tokens before it decides the next. What
-changes when it does not, a GPU's default at the pin, stands in `async_scheduler.py`.
-
-Features that take part in admission do so as rules at a gate (`admission.py`). Without rules no request is
-skipped, and `skipped_waiting` stays empty. Left out: encoder inputs, KV connectors, structured
-output, Mamba's block alignment, pausing, cascade attention's common prefix.
+Features take part in admission as rules at a gate (`admission.py`); without them no request is skipped. Left
+out: encoder inputs, KV connectors, Mamba's block alignment, pausing, cascade attention's common prefix.
 
 Two things are done otherwise under `priority`, because vLLM 0.22.1 goes wrong there: which blocks a victim
 leaves in the index, and which of equals is the victim. `upstream_scheduler.py` says how, and does as vLLM.
@@ -41,6 +38,7 @@ from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SchedulerStats
 
 if TYPE_CHECKING:
+    from mini_vllm.core.sched.grammars import Grammars
     from mini_vllm.distributed.kv_events import KVEventPublisher
 
 
@@ -81,6 +79,7 @@ class Scheduler(RequestQueues, DraftScheduling):
         self.reset_preempted_req_ids: set[str] = set()  # between two steps; the worker must hear
         self.num_preemptions = 0  # since start, over all requests
         self.kv_event_publisher: KVEventPublisher | None = None
+        self.grammars: Grammars | None = None  # from the first request with a rule on
 
     # -- requests come and go ---------------------------------------------------------------------
 
@@ -386,7 +385,7 @@ class Scheduler(RequestQueues, DraftScheduling):
         for req_id, num_scheduled_token in scheduler_output.num_scheduled_tokens.items():
             self.requests[req_id].num_computed_tokens += num_scheduled_token
         self.finished_req_ids = set()
-        if self.num_spec_tokens:
+        if self.num_spec_tokens or self.grammars is not None:
             self._mark_prefill_chunks(scheduler_output)
 
     def update_from_output(
@@ -394,7 +393,7 @@ class Scheduler(RequestQueues, DraftScheduling):
     ) -> list[EngineCoreOutput]:
         """Append the sampled tokens, stop what has to stop, free what stopped
         (`vllm/v1/core/sched/scheduler.py:1283 Scheduler.update_from_output`)."""
-        outputs: list[EngineCoreOutput] = []
+        outputs = [] if self.grammars is None else self.grammars.end_failed()
         stopped_running_reqs: set[Request] = set()
         sampled_token_ids = model_runner_output.sampled_token_ids
         req_id_to_index = model_runner_output.req_id_to_index
@@ -412,8 +411,9 @@ class Scheduler(RequestQueues, DraftScheduling):
                 num_draft_tokens = len(scheduled_spec_decode_tokens[req_id])
                 self._take_back_rejected(request, num_draft_tokens, len(new_token_ids) - 1)
             new_token_ids, stopped = self._update_request_with_output(request, new_token_ids)
-            # Two of its seven fields; the others are set below, for the few tokens that need them,
-            # because a call that names all seven takes three times as long.
+            if self.grammars is not None and request.structured_output_request is not None:
+                stopped = self.grammars.rejects(request, new_token_ids) or stopped
+            # Two of its seven fields, as to name all of them takes three times as long.
             output = EngineCoreOutput(req_id, new_token_ids)
             if stopped:
                 output.finish_reason = request.get_finished_reason()

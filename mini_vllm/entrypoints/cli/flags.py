@@ -15,7 +15,7 @@ from mini_vllm.config.engine import LOGPROBS_MODES, EngineConfig
 from mini_vllm.config.parallel import BACKENDS
 from mini_vllm.config.scheduler import PIN, RELEASES
 from mini_vllm.config.speculative import merge_shorthands
-from mini_vllm.engine.arg_utils import json_object
+from mini_vllm.engine.arg_utils import add_structured_outputs_flags, json_object
 
 if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
@@ -158,6 +158,8 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
         "--rules", choices=RELEASES, default=PIN, metavar="RELEASE",
         help=f"decide as the scheduler of this release of vLLM does, up to {RELEASES[-1]} ({PIN})",
     )  # fmt: skip
+    if with_model:
+        add_structured_outputs_flags(group)
     group.add_argument(
         "--speculative-config", "-sc", type=json_object, metavar="JSON",
         help="who drafts tokens, how many, and how they are judged, as vLLM takes it (nobody)",
@@ -225,6 +227,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         speculative_config=merge_shorthands(
             args.speculative_config, args.spec_method, args.spec_model, args.spec_tokens
         ),
+        structured_outputs_config=getattr(args, "structured_outputs_config", None),
         enable_lora=bool(getattr(args, "lora", None) or getattr(args, "enable_lora", False)),
         max_loras=getattr(args, "max_loras", 1),
         max_cpu_loras=getattr(args, "max_cpu_loras", None),

@@ -31,13 +31,19 @@ class Limits:
             visited, a row of the bitmask.
         work: members of all state sets that the subset construction touches; bounds its time where
             few states are made of many.
-        depth: groups inside groups; bounds the recursion of the parser.
+        depth: groups inside groups, or schemas inside schemas; bounds the recursion of the parser.
+        stacks: readings of one output that are followed at once, where a rule with a stack can be read
+            in several ways. Those beyond are given up: what only they would allow is barred. Since each
+            one that is kept can be finished, a token is always left.
+        rules: that one schema may be taken apart into.
     """
 
     nfa_states: int = 50_000
     dfa_states: int = 20_000
     work: int = 2_000_000
     depth: int = 100
+    stacks: int = 1_000
+    rules: int = 2_000
 
 
 DEFAULT_LIMITS = Limits()

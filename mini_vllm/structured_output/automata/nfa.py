@@ -10,6 +10,7 @@ from mini_vllm.structured_output.automata.syntax import (
     Characters,
     Either,
     Joined,
+    Listed,
     Node,
     Range,
     Repeated,
@@ -45,7 +46,7 @@ class Nfa:
         if len(self.byte_edges) >= self._limits.nfa_states:
             raise RuleTooLarge(
                 f"the rule needs more than {self._limits.nfa_states} states before it is made "
-                "deterministic: lower the counts of its repetitions {m,n}"
+                "deterministic: lower the counts of its repetitions"
             )
         self.byte_edges.append([])
         self.free_edges.append([])
@@ -78,6 +79,8 @@ class Nfa:
                 return end
             case Repeated():
                 return self._add_repeated(node, begin)
+            case Listed():
+                return self._add_listed(node, begin)
 
     def _step(self, begin: int) -> int:
         """A new state, reached from `begin` without reading."""
@@ -120,4 +123,26 @@ class Nfa:
             self.free_edges[begin].append(end)
             begin = self._add(node.part, self._step(begin))
         self.free_edges[begin].append(end)
+        return end
+
+    def _add_listed(self, node: Listed, begin: int) -> int:
+        """Two tracks: no part was read yet, so no separator is due; or one was. A track ends where it
+        would pass over a part that must not be left out."""
+        none: int | None = begin
+        some: int | None = None
+        for part, may_miss in node.parts:
+            after = self._new_state()
+            if none is not None:
+                self.free_edges[self._add(part, self._step(none))].append(after)
+            if some is not None:
+                separated = self._add(node.separator, self._step(some))
+                self.free_edges[self._add(part, separated)].append(after)
+                if may_miss:
+                    self.free_edges[some].append(after)
+            some = after
+            none = none if may_miss else None
+        end = self._new_state()
+        for track in (none, some):
+            if track is not None:
+                self.free_edges[track].append(end)
         return end

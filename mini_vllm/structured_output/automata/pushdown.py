@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -41,21 +42,33 @@ class Frame:
         return self.below.push(state)
 
 
-Stacks = frozenset[Frame]
+Stacks = tuple[Frame, ...]
 """All stacks that what was read may have left; without any it begins no match."""
+
+
+class _Onward(NamedTuple):
+    """What is reached from a state without reading, inside its rule."""
+
+    readers: tuple[int, ...]
+    """States that read a byte."""
+    calls: tuple[tuple[str, int], ...]
+    """Rules that may begin here, and where they return to."""
+    ends: bool
+    """Whether the rule may have matched here."""
 
 
 class Pushdown:
     """A rule that calls others, over bytes.
 
-    A state is a set of stacks. There is no end of them, so unlike a `Dfa`'s the table is filled when a
-    state is first visited. It is a cache: when it has as many rows as the limits allow, it is emptied
-    before the next walk.
+    A state is the stacks that live at once. There is no end of states, so unlike a `Dfa`'s the table is
+    filled when a state is first visited. It is a cache: when it has as many rows as the limits allow, it
+    is emptied before the next walk. The state depends on the bytes that were read and on nothing else.
 
     Args:
         tree: what the output is.
-        rules: what `tree` and the rules themselves call. A rule must not call itself before it has
-            read something.
+        rules: what `tree` and the rules themselves call. Each must be able to match something, and must
+            not call itself before it has read something (`checks.py`).
+        limits: with `stacks` on how many live at once.
     """
 
     def __init__(
@@ -65,54 +78,72 @@ class Pushdown:
         self._limits = limits
         self._class_of = byte_classes(self._nfa)
         self._classes = int(self._class_of[-1]) + 1
-        self._byte_of_class = np.searchsorted(self._class_of, np.arange(self._classes)).tolist()
-        self._ends = {accept for _, accept in self._nfa.rules.values()}
+        class_of = self._class_of.tolist()
+        # Edges over classes instead of bytes: first class, last class, target.
+        self._edges = [
+            [(class_of[first], class_of[last], target) for first, last, target in edges]
+            for edges in self._nfa.byte_edges
+        ]
+        self._ends = {accept for _, accept in self._nfa.rules.values()} | {self._nfa.accept}
+        self._onward: dict[int, _Onward] = {}
         self._bottom = Frame(-1, None)
         self.start: Stacks = self._settle([self._bottom.push(self._nfa.start)])
         self._empty_table()
 
     def _empty_table(self) -> None:
-        self._states: list[Stacks] = [frozenset()]
-        self._numbers: dict[Stacks, int] = {frozenset(): DEAD}
+        self._states: list[Stacks] = [()]
+        self._numbers: dict[Stacks, int] = {(): DEAD}
         self._filled = np.zeros(64, dtype=np.bool_)
         self._table = np.full((64, self._classes), DEAD, dtype=np.int32)
         self._filled[DEAD] = True
 
+    def _look_onward(self, state: int) -> _Onward:
+        if state not in self._onward:
+            nfa, seen, order = self._nfa, {state}, [state]
+            for member in order:  # which grows meanwhile
+                order += [t for t in dict.fromkeys(nfa.free_edges[member]) if t not in seen]
+                seen.update(nfa.free_edges[member])
+            self._onward[state] = _Onward(
+                tuple(member for member in order if nfa.byte_edges[member]),
+                tuple(call for member in order for call in nfa.calls[member]),
+                any(member in self._ends for member in order),
+            )
+        return self._onward[state]
+
     def _settle(self, stacks: Iterable[Frame]) -> Stacks:
         """What is reached without reading: of it, the stacks that read next, and the finished one."""
-        nfa, kept = self._nfa, set[Frame]()
-        pending = list(stacks)
-        seen = set(pending)
-        while pending:
+        rules = self._nfa.rules
+        pending = list(dict.fromkeys(stacks))
+        seen, kept = set(pending), dict[Frame, None]()
+        while pending and len(kept) < self._limits.stacks:
             stack = pending.pop()
-            state = stack.state
-            if nfa.byte_edges[state] or self._is_finished(stack):
-                kept.add(stack)
-            onward = [stack.replace(target) for target in nfa.free_edges[state]]
-            for rule, target in nfa.calls[state]:
-                onward.append(stack.replace(target).push(nfa.rules[rule][0]))
-            if state in self._ends and stack.below is not None:
-                onward.append(stack.below)  # the rule has matched: its caller goes on
-            for other in onward:
+            onward = self._look_onward(stack.state)
+            for state in onward.readers:
+                kept[stack.replace(state)] = None
+            others = [stack.replace(back).push(rules[rule][0]) for rule, back in onward.calls]
+            if onward.ends and stack.below is not None:
+                if stack.below is self._bottom:
+                    kept[stack.replace(self._nfa.accept)] = None
+                else:
+                    others.append(stack.below)  # the rule has matched: its caller goes on
+            for other in others:
                 if other not in seen:
                     seen.add(other)
                     pending.append(other)
-        return frozenset(kept)
-
-    def _is_finished(self, stack: Frame) -> bool:
-        return stack.state == self._nfa.accept  # the tree's own, which only the bottom is below
+        return tuple(kept)
 
     def accepts(self, state: Stacks) -> bool:
         """Whether what was read is a match."""
-        return any(map(self._is_finished, state))
+        # The tree's own accepting state, below which only the bottom can be.
+        return any(stack.state == self._nfa.accept for stack in state)
 
     def _step(self, state: Stacks, byte: int) -> Stacks:
-        edges = self._nfa.byte_edges
+        byte_class = int(self._class_of[byte])
         return self._settle(
             stack.replace(target)
             for stack in state
-            for first, last, target in edges[stack.state]
-            if first <= byte <= last
+            for first, last, target in self._edges[stack.state]
+            if first <= byte_class <= last
         )
 
     def advance(self, state: Stacks, data: bytes) -> Stacks:
@@ -141,8 +172,21 @@ class Pushdown:
     ) -> npt.NDArray[np.int32]:
         """The numbers of the states after one byte each."""
         for number in np.unique(states[~self._filled[states]]).tolist():
-            row = [self._step(self._states[number], byte) for byte in self._byte_of_class]
-            numbers = [self._number(after) for after in row]  # may move the table
-            self._table[number] = numbers
-            self._filled[number] = True
+            self._fill(number)
         return self._table[states, self._class_of[data]]
+
+    def _fill(self, number: int) -> None:
+        """Fill a state's row of the table. Classes of bytes that lead to the same stacks share the work."""
+        reached: dict[int, list[Frame]] = {}
+        for stack in self._states[number]:
+            for first, last, target in self._edges[stack.state]:
+                after = stack.replace(target)
+                for byte_class in range(first, last + 1):
+                    reached.setdefault(byte_class, []).append(after)
+        settled: dict[Stacks, int] = {}
+        for byte_class, stacks in reached.items():
+            key = tuple(stacks)
+            if key not in settled:
+                settled[key] = self._number(self._settle(stacks))  # may move the table
+            self._table[number, byte_class] = settled[key]
+        self._filled[number] = True

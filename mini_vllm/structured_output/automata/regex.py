@@ -75,22 +75,29 @@ _REFUSED_GROUPS = {
 _MOST_COUNT_DIGITS = 9
 
 
-def parse_regex(pattern: str, limits: Limits = DEFAULT_LIMITS) -> Node:
+def parse_regex(pattern: str, limits: Limits = DEFAULT_LIMITS, anchors_inside: bool = True) -> Node:
     """The tree of a regular expression.
+
+    Args:
+        pattern: for the whole text.
+        limits: bounds on it.
+        anchors_inside: `^` and `$` are passed over wherever they stand. Otherwise they are refused
+            where the beginning and the end of the text may not be.
 
     Raises:
         UnsupportedRule: it is malformed, or has syntax that this module's docstring rules out.
         RuleTooLarge: its groups are nested too deep, or it or one of its counts is too long.
     """
     check_length("regex", pattern, limits)
-    return _Parser(pattern, limits).parse()
+    return _Parser(pattern, limits, anchors_inside).parse()
 
 
 class _Parser:
     """Recursive descent, one method a rule of the grammar."""
 
-    def __init__(self, pattern: str, limits: Limits) -> None:
+    def __init__(self, pattern: str, limits: Limits, anchors_inside: bool) -> None:
         self._pattern = pattern
+        self._anchors_inside = anchors_inside
         self._limits = limits
         self._at = 0
         self._depth = 0
@@ -125,12 +132,20 @@ class _Parser:
         parts: list[Node] = []
         while self._peek() not in ("", "|", ")"):
             if self._peek() in "^$":
-                self._at += 1
+                self._pass_anchor(bool(parts))
                 if self._peek() and self._peek() in "*+?{":
                     raise self._refuse("a quantifier behind an anchor")
                 continue
             parts.append(self._repeated())
         return parts[0] if len(parts) == 1 else Joined(tuple(parts))
+
+    def _pass_anchor(self, is_behind_something: bool) -> None:
+        begin = self._at
+        inside = (
+            is_behind_something if self._take("an anchor") == "^" else self._peek() not in ("", "|")
+        )
+        if not self._anchors_inside and (inside or self._depth):
+            raise self._refuse("an anchor inside the pattern is not supported", begin)
 
     def _repeated(self) -> Node:
         part = self._atom()

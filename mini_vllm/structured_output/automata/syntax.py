@@ -1,4 +1,4 @@
-"""The syntax tree of a rule: sets of characters, joined, chosen between, repeated, named."""
+"""The syntax tree of a rule: sets of characters, joined, chosen between, repeated, listed, named."""
 
 from __future__ import annotations
 
@@ -48,7 +48,29 @@ class Call:
     rule: str
 
 
-Node = Characters | Joined | Either | Repeated | Call
+@dataclass(frozen=True)
+class Listed:
+    """Parts in this order, with a separator between each two.
+
+    Attributes:
+        parts: each with whether it may be left out.
+    """
+
+    parts: tuple[tuple[Node, bool], ...]
+    separator: Node
+
+
+Node = Characters | Joined | Either | Repeated | Call | Listed
+
+EMPTY = Joined(())
+"""Matches the empty text."""
+NOTHING = Either(())
+"""Matches no text at all."""
+
+
+def optional(node: Node) -> Node:
+    """The same, or nothing written."""
+    return Repeated(node, 0, 1)
 
 
 def union(ranges: Iterable[Range]) -> tuple[Range, ...]:
@@ -73,6 +95,16 @@ def complement(ranges: Iterable[Range]) -> tuple[Range, ...]:
     if free <= LAST_CHARACTER:
         gaps.append((free, LAST_CHARACTER))
     return tuple(gaps)
+
+
+def common(left: Iterable[Range], right: Iterable[Range]) -> tuple[Range, ...]:
+    """Every character that is in both."""
+    return complement((*complement(left), *complement(right)))
+
+
+def one_of(characters: str) -> Node:
+    """One of these characters."""
+    return Characters(union((ord(char), ord(char)) for char in characters))
 
 
 def literal(text: str) -> Node:

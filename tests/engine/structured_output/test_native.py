@@ -30,7 +30,7 @@ from tests.engine.structured_output.random_rules import LETTERS, random_rule, ra
 
 TINY = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"
 REGEX, CHOICE = StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE
-JSON_OBJECT = StructuredOutputOptions.JSON_OBJECT
+JSON, JSON_OBJECT = StructuredOutputOptions.JSON, StructuredOutputOptions.JSON_OBJECT
 EOS = 2
 WIDTH = 270
 """Of the model's logits: more than the tokenizer has tokens."""
@@ -272,7 +272,7 @@ def test_a_choice_is_a_list_of_texts(backend: NativeBackend, rule: str) -> None:
 
 
 def test_other_kinds_of_rules_are_refused_by_name(backend: NativeBackend) -> None:
-    for kind in set(StructuredOutputOptions) - {REGEX, CHOICE, JSON_OBJECT}:
+    for kind in set(StructuredOutputOptions) - {REGEX, CHOICE, JSON_OBJECT, JSON}:
         with pytest.raises(UnsupportedRule, match=f"kind {kind.name.lower()}"):
             backend.compile_grammar(kind, "{}")
 
