@@ -112,7 +112,7 @@ def part_number(at_match: bool = False) -> tuple[str, str | None]:
 
 
 def count_rows(chunks_too: bool = False) -> tuple[int, int]:
-    """A prompt of 100 tokens in chunks of 16: how many rows were filled, for how many sampled tokens.
+    """A prompt of 140 tokens in chunks of 16: how many rows were filled, for how many sampled tokens.
 
     Args:
         chunks_too: a chunk of the prompt has a row, too.
