@@ -118,6 +118,7 @@ class Stopwatch:
 
 def mini_worker(backend: str) -> tuple[Any, Stopwatch, Any]:
     import mini_vllm
+    from mini_vllm.structured_output.scheduling import GrammarScheduling
 
     llm = mini_vllm.LLM(
         generate.MODEL,
@@ -125,8 +126,10 @@ def mini_worker(backend: str) -> tuple[Any, Stopwatch, Any]:
         enable_prefix_caching=False,
         structured_outputs_config={"backend": backend},
     )
-    manager = llm.llm_engine.engine_core.structured_output_manager
-    return llm, Stopwatch(manager, "_compile"), mini_vllm
+    core = llm.llm_engine.engine_core
+    core.grammars = grammars = core.make_grammars()
+    assert isinstance(grammars, GrammarScheduling)
+    return llm, Stopwatch(grammars.manager, "_compile"), mini_vllm
 
 
 def vllm_worker(backend: str) -> tuple[Any, Stopwatch, Any]:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "engine"))
+sys.path.insert(0, str(ROOT))
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-from server_play import ANSWERS, SERVERS, play  # noqa: E402
+from tests.engine.helpers.server.server_play import ANSWERS, SERVERS, play  # noqa: E402
 
 FLAGS = [
     "--served-model-name", "tiny-llama", "--dtype", "float32", "--enforce-eager",
@@ -101,7 +101,7 @@ def main() -> int:
         head = json.dumps(facts())
         ANSWERS.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
         return 0
-    from server_compare import differences
+    from tests.engine.helpers.server.server_compare import differences
 
     old = [json.loads(line) for line in ANSWERS.read_text(encoding="utf-8").splitlines()[1:]]
     found = [

@@ -15,7 +15,7 @@ from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.admission import AdmissionGate
-from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
+from mini_vllm.core.sched.output import DraftTokenIds, EngineCoreOutput, SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.structured_output.admission import GrammarAdmission
 from mini_vllm.structured_output.backend_types import BackendConfig, Bitmask
@@ -51,6 +51,9 @@ class GrammarScheduling:
         scheduler: gets this object and a rule at its gate.
         manager: compiles and fills.
 
+    Attributes:
+        num_invalid_spec_tokens: by request, how many of its drafts in flight are barred.
+
     Raises ValueError for a scheduler that takes a step's result in by code of its own: it would never move a
     grammar on.
     """
@@ -64,6 +67,7 @@ class GrammarScheduling:
         self.scheduler = scheduler
         self.manager = manager
         self._compiling: dict[str, Request] = {}
+        self.num_invalid_spec_tokens: dict[str, int] = {}
         scheduler.grammars = self
         scheduler.admission = AdmissionGate([GrammarAdmission(), *scheduler.admission.rules])
 
@@ -166,16 +170,59 @@ class GrammarScheduling:
             and not request.is_prefill_chunk
         }
 
-    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
+    def get_grammar_bitmask(
+        self,
+        scheduler_output: SchedulerOutput,
+        take_draft_token_ids: Callable[[list[str]], DraftTokenIds | None] | None = None,
+    ) -> GrammarOutput | None:
         """Rows for the requests with a rule that sample in this step; None where there are none
-        (`vllm/v1/core/sched/scheduler.py:1259 Scheduler.get_grammar_bitmask`)."""
+        (`vllm/v1/core/sched/scheduler.py:1259 Scheduler.get_grammar_bitmask`).
+
+        Args:
+            take_draft_token_ids: gives the drafts of requests that have places for them, as in a plan ahead.
+        """
         bound = self._get_bound(scheduler_output)
         if not bound:
             return None
-        spec_tokens = scheduler_output.scheduled_spec_decode_tokens
+        spec_tokens: Mapping[str, Sequence[int]] = scheduler_output.scheduled_spec_decode_tokens
+        if places := [req_id for req_id in bound if -1 in spec_tokens.get(req_id, ())]:
+            assert take_draft_token_ids is not None, "a plan ahead has places for drafts"
+            drafts = take_draft_token_ids(places)
+            spec_tokens = self._update_drafts(spec_tokens, bound, drafts)
         rows = self.manager.grammar_bitmask(bound, list(bound), spec_tokens)
         assert rows is not None
         return GrammarOutput(list(bound), rows, spec_tokens)
+
+    def _update_drafts(
+        self,
+        spec_tokens: Mapping[str, Sequence[int]],
+        bound: Mapping[str, StructuredOutputRequest],
+        draft_token_ids: DraftTokenIds | None,
+    ) -> dict[str, Sequence[int]]:
+        """A plan's drafts, in which the places of a request with a rule have become tokens: those that its
+        grammar allows, and -1 for the rest. The worker checks them all the same, and rejects these
+        (`vllm/v1/core/sched/scheduler.py:1713 Scheduler.update_draft_token_ids_in_output`).
+
+        The plan itself stays as it is: the worker may be reading it.
+        """
+        drafts: dict[str, list[int]] = {}
+        if draft_token_ids is not None:
+            drafts = dict(
+                zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True)
+            )
+        updated = dict(spec_tokens)
+        for req_id, structured in bound.items():
+            places = spec_tokens.get(req_id)
+            if not places:
+                continue
+            # Where the worker has no draft, it checks token 0.
+            tokens = [*drafts.get(req_id, ()), *[0] * len(places)][: len(places)]
+            assert structured.grammar is not None
+            allowed = structured.grammar.validate_tokens(tokens)
+            num_invalid_tokens = len(places) - len(allowed)
+            updated[req_id] = [*allowed, *[-1] * num_invalid_tokens]
+            self.num_invalid_spec_tokens[req_id] = num_invalid_tokens
+        return updated
 
     def is_pending(self, scheduler_output: SchedulerOutput) -> bool:
         """Whether rows of this plan, just made, depend on tokens in flight

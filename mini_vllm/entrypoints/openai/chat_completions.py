@@ -16,6 +16,7 @@ from mini_vllm.entrypoints.openai.errors import bad_request, name_fields
 from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
 from mini_vllm.entrypoints.openai.prompts import sampling_params
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
+from mini_vllm.entrypoints.openai.rules import rule_of
 from mini_vllm.entrypoints.openai.serving import (
     SYSTEM_FINGERPRINT,
     EngineInput,
@@ -56,6 +57,7 @@ class ChatCompletion:
         self.n = body.n or 1
         self.lora_request = serving.models.find_lora(body.model)
         self.model_name = serving.model_name(self.lora_request)
+        self.rule = rule_of(body)
         last = body.messages[-1]
         self.role = "assistant" if body.add_generation_prompt else last.role
         self.echoed = ""
@@ -94,6 +96,7 @@ class ChatCompletion:
             room=room,
             logprobs=self.top_logprobs,
             prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
+            rule=self.rule,
         )
         return EngineInput(
             prompt, params, request_id, body.priority, lora_request=self.lora_request
@@ -106,7 +109,8 @@ class ChatCompletion:
 
     def response(self) -> EngineResponse:
         """Run it."""
-        return self.serving.response(self._stream if self.body.stream else self._full)
+        work = self._stream if self.body.stream else self._full
+        return self.serving.response(work, self.body.field_of)
 
     # -- all at once ------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ Field names, types and defaults are those of
 that is not known is ignored, and pydantic converts where nothing is lost (`"5"` to 5).
 
 Fields of vLLM's that the miniature has not, and those that earlier releases had (`guided_json`), are
-refused by name unless their value asks for nothing: `surface.json` lists them. Ignoring
-`response_format` in silence would be worse than an error.
+refused by name unless their value asks for nothing: `surface.json` lists them. Ignoring a rule in silence
+would be worse than an error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from mini_vllm.entrypoints.openai.errors import bad_request
+from mini_vllm.entrypoints.openai.rules import FORMAT_SCHEMA, RULE_SCHEMA, rule_field
 from mini_vllm.sampling_params import RepetitionDetectionParams
 from mini_vllm.utils.surface import is_harmless, refusal
 from mini_vllm.utils.untrusted import shorten_repr
@@ -98,6 +99,9 @@ Words = Annotated[
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 # Checked one by one in `prompts.py`: pydantic would try each form in turn and list every failure.
 Prompt = Annotated[Any, WithJsonSchema(_PROMPT_SCHEMA)]
+# As a prompt: in `rules.py`.
+ResponseFormat = Annotated[Any, WithJsonSchema(FORMAT_SCHEMA)]
+StructuredOutputs = Annotated[Any, WithJsonSchema(RULE_SCHEMA)]
 
 
 class StreamOptions(BaseModel):
@@ -161,9 +165,13 @@ class SamplingFields(RequestBody):
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     vllm_xargs: Extras | None = None
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs = None
 
     def field_of(self, parameter: str) -> str:
         """The field that set a parameter of the engine, which is what an error is to name."""
+        if parameter.startswith("structured_outputs"):
+            return rule_field(parameter, self.response_format)
         return "n" if parameter == "beam_width" else parameter
 
     def check(self) -> None:

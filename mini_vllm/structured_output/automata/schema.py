@@ -16,9 +16,9 @@ What is not supported is refused, with its path: no keyword is passed over but t
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
+from urllib.parse import unquote
 
 from mini_vllm.structured_output.automata.checks import prune, refuse_left_recursion
 from mini_vllm.structured_output.automata.json_rules import json_rules
@@ -37,8 +37,8 @@ from mini_vllm.structured_output.automata.limits import (
     RuleError,
     RuleTooLarge,
     UnsupportedRule,
-    check_length,
 )
+from mini_vllm.structured_output.automata.load import load_schema, text_of
 from mini_vllm.structured_output.automata.merge import (
     FlatSchema,
     Schema,
@@ -79,7 +79,6 @@ _CONSTRAINTS = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
 }
 _MOST_WORK = 2_000_000
-_Pairs = list[tuple[str, Any]]
 
 
 def parse_schema(
@@ -97,8 +96,7 @@ def parse_schema(
             begins with the place in the schema: `properties.item.pattern: regex, character 1: ...`.
         RuleTooLarge: it passes the limits.
     """
-    check_length("json", text, limits)
-    schema = _load(text, limits)
+    schema = load_schema(text, limits)
     builder = _Builder(schema, any_whitespace, limits)
     root = builder.refer(schema, "")
     builder.build()
@@ -109,66 +107,6 @@ def parse_schema(
             "; ".join(["no document fits this schema", *builder.contradictions[:1]])
         )
     return root, rules
-
-
-def _load(text: str, limits: Limits) -> Schema:
-    def check_names(pairs: _Pairs) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise UnsupportedRule(f"the key {shorten_repr(twice)} stands twice in one object")
-        return found
-
-    def read_number(digits: str) -> int | Decimal:
-        if abs(float(digits)) == float("inf"):
-            raise UnsupportedRule(f"the number {shorten_repr(digits)} is too large")
-        number = Decimal(digits)
-        if number == number.to_integral_value() and number.adjusted() < 20:
-            return int(number)
-        return number
-
-    def refuse_word(word: str) -> NoReturn:
-        raise UnsupportedRule(f"{word} is not JSON")
-
-    try:
-        schema = json.loads(
-            text,
-            object_pairs_hook=check_names,
-            parse_float=read_number,
-            parse_constant=refuse_word,
-        )
-    except RuleError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedRule(f"not JSON: {error}") from error
-    if not is_schema(schema):
-        raise UnsupportedRule(
-            f"a schema, an object or a truth value, is expected, got {shorten_repr(schema)}"
-        )
-    _check_depth(schema, limits)
-    try:
-        _key(schema).encode()
-    except UnicodeEncodeError as error:
-        raise UnsupportedRule("it has a surrogate, which is no character") from error
-    return schema  # type: ignore[no-any-return]
-
-
-def _check_depth(schema: object, limits: Limits) -> None:
-    level = [schema]
-    for _ in range(limits.depth):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    if level:
-        raise RuleTooLarge(f"more than {limits.depth} levels of objects and lists")
-
-
-def _key(schema: object) -> str:
-    return json.dumps(schema, ensure_ascii=False, default=str)
 
 
 class _Builder:
@@ -202,17 +140,20 @@ class _Builder:
             schema = target
         key = self._count(schema)
         if key not in self._names:
-            if len(self._names) >= self._limits.rules:
-                raise RuleTooLarge(f"more than {self._limits.rules} schemas in it")
-            name = self._names[key] = path or "the schema"
-            while name in self.rules:
-                name = self._names[key] = name + "'"
-            self.rules[name] = NOTHING
-            self._pending.append((name, schema, path))
+            self._names[key] = self._new_rule(path or "the schema", NOTHING)
+            self._pending.append((self._names[key], schema, path))
         return Call(self._names[key])
 
+    def _new_rule(self, name: str, body: Node) -> str:
+        if len(self.rules) >= self._limits.rules:
+            raise RuleTooLarge(f"more than {self._limits.rules} schemas in it")
+        while name in self.rules:
+            name += "'"
+        self.rules[name] = body
+        return name
+
     def _count(self, schema: Schema) -> str:
-        key = _key(schema)
+        key = text_of(schema)
         self._work += len(key)
         if self._work > _MOST_WORK:
             raise RuleTooLarge(f"its parts together have more than {_MOST_WORK} characters")
@@ -397,7 +338,9 @@ class _Builder:
                 key = other_keys(names, Call("rest of a string"), self._limits)
             except UnsupportedRule as error:
                 raise refuse(place, str(error)) from error
-        member = Joined((key, self._colon, self.refer(free, place)))
+        # A rule of its own, since `Listed` writes its parts twice and the names may be many.
+        body = Joined((key, self._colon, self.refer(free, place)))
+        member = Call(self._new_rule(f"{place} with its name", body))
         more = Joined((self._comma, member))
         return Joined((member, Repeated(more, 0, None if most is None else most - 1)))
 
@@ -407,8 +350,6 @@ class _Builder:
 
 def _unescape(step: str) -> str:
     """A step of a JSON pointer inside a URI."""
-    from urllib.parse import unquote
-
     return unquote(step).replace("~1", "/").replace("~0", "~")
 
 
