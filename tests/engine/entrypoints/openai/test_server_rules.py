@@ -325,3 +325,14 @@ def test_the_flag_of_the_backend() -> None:
         settings = make_config(parser.parse_args(flags)).structured_outputs_config
         assert settings is not None
         assert settings.backend == "native"
+
+
+def test_a_server_whose_library_is_missing_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mini_vllm.structured_output.manager._is_installed", lambda library: False)
+    with (
+        pytest.raises(
+            ValueError, match="backend='xgrammar' needs xgrammar, which is not installed"
+        ),
+        serve_here(EngineConfig(structured_outputs_config={"backend": "xgrammar"})),
+    ):
+        pass
