@@ -49,8 +49,9 @@ PARALLEL_THRESHOLD = 128
 PARALLEL_BATCH_SIZE = 16
 """Requests that one of these threads takes at a time."""
 COMPILE_SECONDS = 10
-"""How long a rule may take to compile. A library cannot be stopped, so its thread is then left to itself: a
-neighbour's steps share the processors with it until it ends. Upstream has no limit."""
+"""How long a rule may take to compile. The libraries let other threads run meanwhile, but cannot be stopped.
+So the thread is then left to itself, and a neighbour's steps share the processors with it until it ends.
+Upstream has no limit."""
 _MOST_GIVEN_UP = 2
 
 _MODULES = {
