@@ -240,6 +240,14 @@ def test_a_stream_whose_rule_fails_to_compile_has_the_status(server: ServerHere)
     assert answer.error["param"] == SO
 
 
+def test_a_stream_that_cannot_go_on_ends_with_the_error(server: ServerHere) -> None:
+    answer = ask(server, TEXT, stream=True, ignore_eos=True, **so(regex="a{40}"))
+    assert answer.status == 200
+    *said, error = answer.events
+    assert set("".join(event["choices"][0]["text"] for event in said)) == {"a"}
+    assert "structured_outputs.regex 'a{40}': the grammar rejected" in error["error"]["message"]
+
+
 def test_a_rule_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """To check, and to compile: a library may go on for ever."""
     import threading
