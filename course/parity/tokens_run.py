@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def run_scenarios(
             drafts_before = _drafts(llm)
         knobs = scenario.sampling or [{"temperature": 0}] * len(scenario.prompts)
         params = [
-            llm.params(max_tokens=max_tokens, logprobs=scenario.top, **asked)
+            llm.params(max_tokens=max_tokens, logprobs=scenario.top, **llm.read(asked))
             for max_tokens, asked in zip(scenario.max_tokens, knobs, strict=True)
         ]
         prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
@@ -198,9 +199,13 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
             count[0] += 1
             return preempt(*args, **kwargs)
 
+        if "structured_outputs_config" in settings:  # a request is ready when it is first looked at
+            engine_core = llm.llm_engine.engine_core.engine_core
+            engine_core.structured_output_manager._use_async_grammar_compilation = False
         scheduler._preempt_request = counted
         llm.preemptions = lambda: count[0]
         params: Any = vllm.SamplingParams
+        rule: Any = vllm.sampling_params.StructuredOutputsParams
     else:
         import mini_vllm
 
@@ -213,10 +218,20 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
         llm = mini_vllm.LLM(model, block_size=16, attention=attention, **settings)
         core = llm.llm_engine.engine_core
         llm.preemptions = lambda: core.scheduler.num_preemptions
-        params = mini_vllm.SamplingParams
+        params, rule = mini_vllm.SamplingParams, mini_vllm.StructuredOutputsParams
+        if "structured_outputs_config" in settings:
+            core.grammars = core.make_grammars()
+            core.grammars.manager.in_background = False
     llm.counts_drafts = counts_drafts
     llm.params = params
+    llm.read = partial(_read, rule)
     return llm
+
+
+def _read(rule: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """What a prompt asks of the sampler, with its rule, if it has one, as the engine takes it."""
+    given = asked.get("structured_outputs")
+    return asked if given is None else {**asked, "structured_outputs": rule(**given)}
 
 
 def _interpret_without_a_gpu() -> None:

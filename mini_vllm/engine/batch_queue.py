@@ -131,5 +131,8 @@ class BatchQueue:
     def _sample(self, batch: Batch) -> None:
         """Have a plan's tokens sampled, by what grammars allow."""
         grammars = self.scheduler.grammars
-        rows = None if grammars is None else grammars.get_grammar_bitmask(batch.scheduler_output)
+        rows = None
+        if grammars is not None:
+            take_drafts = self.executor.take_draft_token_ids
+            rows = grammars.get_grammar_bitmask(batch.scheduler_output, take_drafts)
         batch.future = self.executor.sample_tokens(rows, non_block=True)

@@ -73,10 +73,10 @@ class Executor(ABC):
         (`vllm/v1/executor/abstract.py:236 Executor.sample_tokens`)."""
         return self.collective_rpc("sample_tokens", (grammar_output,), non_block, True)
 
-    def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """What the last step drafted."""
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
+        """What the last step drafted for its requests, or what is there for these."""
         drafts: DraftTokenIds | None = self.collective_rpc(
-            "take_draft_token_ids", single_value=True
+            "take_draft_token_ids", (req_ids,), single_value=True
         )
         return drafts
 

@@ -13,17 +13,18 @@ import json
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from mini_vllm.structured_output.automata.dfa import Dfa
 from mini_vllm.structured_output.automata.json_rules import json_rules
 from mini_vllm.structured_output.automata.limits import (
     DEFAULT_LIMITS,
     Limits,
+    RuleTooLarge,
     UnsupportedRule,
     check_length,
 )
-from mini_vllm.structured_output.automata.pushdown import Pushdown
+from mini_vllm.structured_output.automata.pushdown import Pushdown, Stacks
 from mini_vllm.structured_output.automata.regex import parse_regex
 from mini_vllm.structured_output.automata.schema import parse_schema
 from mini_vllm.structured_output.automata.syntax import Call, Either, Node, literal
@@ -117,6 +118,12 @@ class NativeGrammar(StructuredOutputGrammar):
         """See `StructuredOutputGrammar.is_terminated`."""
         return self._terminated
 
+    def describe_state(self) -> str:
+        """See `StructuredOutputGrammar.describe_state`: the automaton's state, or the deepest stack."""
+        if isinstance(self.state, int):
+            return f"in state {self.state}"
+        return f"with a stack of {max(map(len, cast(Stacks, self.state)))}"
+
     def reset(self) -> None:
         """See `StructuredOutputGrammar.reset`."""
         del self._states[1:]
@@ -182,7 +189,10 @@ class NativeBackend(StructuredOutputBackend):
             return Dfa(parse_choice(grammar_spec, self.limits), self.limits)
         blanks = not self.config.disable_any_whitespace
         if request_type is StructuredOutputOptions.JSON:
-            return Pushdown(*parse_schema(grammar_spec, blanks, self.limits), self.limits)
+            try:
+                return Pushdown(*parse_schema(grammar_spec, blanks, self.limits), self.limits)
+            except RecursionError as error:
+                raise RuleTooLarge("json: its schemas are nested too deep") from error
         if request_type is StructuredOutputOptions.JSON_OBJECT:
             return Pushdown(Call("object"), json_rules(blanks), self.limits)
         raise UnsupportedRule(
@@ -230,6 +240,8 @@ def validate_native_grammar(request_type: StructuredOutputOptions, grammar_spec:
         parse_regex(grammar_spec, DEFAULT_LIMITS)
     elif request_type is StructuredOutputOptions.CHOICE:
         parse_choice(grammar_spec, DEFAULT_LIMITS)
+    elif request_type is StructuredOutputOptions.JSON:
+        parse_schema(grammar_spec, True, DEFAULT_LIMITS)
     elif request_type in (StructuredOutputOptions.GRAMMAR, StructuredOutputOptions.STRUCTURAL_TAG):
         raise UnsupportedRule(
             f"the native backend has no rules of the kind {request_type.name.lower()}: use xgrammar or "

@@ -61,6 +61,10 @@ class StructuredOutputGrammar(ABC):
         """Whether the end-of-sequence token was accepted. After a full match alone it was not: then only
         that token is allowed."""
 
+    def describe_state(self) -> str:
+        """Where the grammar is, in words, for a trace. Upstream has nothing of the kind."""
+        return "at the end" if self.is_terminated() else "on its way"
+
     @abstractmethod
     def reset(self) -> None:
         """Go back to the beginning."""

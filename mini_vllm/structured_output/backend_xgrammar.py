@@ -6,6 +6,7 @@ Mirrors `vllm/v1/structured_output/backend_xgrammar.py`. The library is loaded w
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ from mini_vllm.utils.extras import how_to_get
 from mini_vllm.utils.untrusted import one_line
 
 _CACHE_BYTES = 512 * 1024**2  # `VLLM_XGRAMMAR_CACHE_MB`
-_THREADS = 8
+_THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
+"""Upstream's are 8 on any machine. On a small one the steps of the engine would wait for them."""
 _WHERE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # the library puts the time and its source line first
 
 

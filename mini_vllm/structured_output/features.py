@@ -2,7 +2,9 @@
 
 The two lists of refused features are vLLM's, since under `auto` they choose the backend. They were compared
 with xgrammar 0.2.8 and llguidance 1.7.6 (`tests/engine/structured_output/test_features_vllm.py`): a list may
-refuse what its library would enforce, and misses what its library ignores.
+refuse what its library would enforce, and misses what its library ignores. What the three backends make of
+the official test suite is in a table (`tests/engine/structured_output/json_suite.py`). The native one ignores
+nothing: what it cannot enforce it refuses (`automata/keywords.py`).
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ XGRAMMAR_ENFORCES = frozenset({"multipleOf", "patternProperties", "propertyNames
 """On the list of refused features, though the library obeys them."""
 XGRAMMAR_IGNORES = frozenset(
     {
-        "uniqueItems", "contains", "maxContains", "dependentRequired", "dependentSchemas", "not",
-        "if", "then", "else",
+        "uniqueItems", "contains", "maxContains", "dependentRequired", "dependentSchemas", "dependencies",
+        "not", "if", "then", "else", "$dynamicRef",
     }
 )  # fmt: skip
 """Passed over by the library; of these the list refuses the first three, where `type` is `array`."""
@@ -41,6 +43,21 @@ _NEED_TYPE = frozenset(
         "maxLength", "pattern", "format",
     }
 )  # fmt: skip
+_NEED_TYPE_OR_PARTS = frozenset(
+    {
+        "required", "minProperties", "maxProperties", "patternProperties", "propertyNames", "minItems",
+        "maxItems",
+    }
+)  # fmt: skip
+"""These say without `type` nothing to the library, unless one of the next stands beside them."""
+_PARTS = frozenset(
+    {
+        "properties", "additionalProperties", "unevaluatedProperties", "items", "prefixItems",
+        "unevaluatedItems",
+    }
+)  # fmt: skip
+_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+"""The library reads the first of these that is there, and nothing beside it."""
 
 
 def _objects(schema: object) -> Iterator[dict[str, Any]]:
@@ -76,7 +93,11 @@ def unsupported_by_xgrammar(schema: object) -> list[str]:
 
 
 def ignored_by_xgrammar(schema: object) -> list[str]:
-    """Keywords of a schema that xgrammar takes and does not obey: the document may break them."""
+    """Keywords of a schema that xgrammar takes and does not obey: the document may break them.
+
+    Of the official test suite this names something in every schema with which xgrammar takes an invalid
+    document, but for one pattern, `^\\S$`.
+    """
     named: set[str] = set()
     names_of_properties: list[object] = []  # these are strings, said or not
     for part in _objects(schema):
@@ -88,9 +109,33 @@ def ignored_by_xgrammar(schema: object) -> list[str]:
             named.add("oneOf")
         if "type" not in part and not any(part is names for names in names_of_properties):
             named.update(_NEED_TYPE & part.keys())
+            if not _PARTS & part.keys():
+                named.update(_NEED_TYPE_OR_PARTS & part.keys())
         elif _has_unknown_format(part):
             named.add("format")
+        named.update(_ignored_in_company(part))
     return sorted(named)
+
+
+def _ignored_in_company(part: dict[str, Any]) -> set[str]:
+    """What a schema's own keywords keep the library from obeying."""
+    named: set[str] = set()
+    if (alone := next((key for key in _ALONE if key in part), None)) is not None:
+        constraints = {*_NEED_TYPE, *_NEED_TYPE_OR_PARTS, *_PARTS, *_ALONE} - {alone}
+        named.update(constraints & part.keys())
+    if "pattern" in part:
+        named.update({"minLength", "maxLength"} & part.keys())
+    properties, required = part.get("properties", {}), part.get("required")
+    if (
+        isinstance(required, list)
+        and isinstance(properties, dict)
+        and set(required) - set(properties)
+    ):
+        named.add("required")
+    reference = part.get("$ref")
+    if isinstance(reference, str) and not (reference == "#" or reference.startswith("#/")):
+        named.add("$ref")
+    return named
 
 
 def unsupported_by_guidance(schema: object) -> list[str]:

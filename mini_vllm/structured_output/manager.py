@@ -8,6 +8,7 @@ compiled by the backend that its check chose. Left out: reasoning.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -37,6 +38,7 @@ from mini_vllm.structured_output.request import (
 )
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 from mini_vllm.utils.structured_params import StructuredOutputsParams
+from mini_vllm.utils.timed_calls import TimedCalls
 from mini_vllm.utils.untrusted import one_line, shorten_repr
 
 PARALLEL_THRESHOLD = 128
@@ -44,6 +46,10 @@ PARALLEL_THRESHOLD = 128
 (`vllm/v1/structured_output/__init__.py:61 in StructuredOutputManager.__init__`)."""
 PARALLEL_BATCH_SIZE = 16
 """Requests that one of these threads takes at a time."""
+COMPILE_SECONDS = 10
+"""How long a rule may take to compile. A library cannot be stopped, so its thread is then left to itself: a
+neighbour's steps share the processors with it until it ends. Upstream has no limit."""
+_MOST_GIVEN_UP = 2
 
 _MODULES = {
     "native": ("backend_native", "NativeBackend"),
@@ -87,7 +93,9 @@ class StructuredOutputManager:
         self._lock = threading.Lock()
         cpus = os.cpu_count() or 1
         # Compiling takes a processor, so there are no more threads than half of them.
-        self._compilers = ThreadPoolExecutor(max(1, (cpus + 1) // 2), "grammar-compile")
+        self._compilers = TimedCalls(
+            max(1, (cpus + 1) // 2), COMPILE_SECONDS, _MOST_GIVEN_UP, "grammar-compile"
+        )
         self._fillers: ThreadPoolExecutor | None = None
         if max_num_seqs > PARALLEL_THRESHOLD:
             self._fillers = ThreadPoolExecutor(max(1, min(cpus // 2, 8)), "grammar-fill")
@@ -109,7 +117,12 @@ class StructuredOutputManager:
         name = request.params._backend
         if name not in _MODULES:
             raise ValueError(f"no structured-output backend was chosen: {shorten_repr(name)}")
-        future = self._compilers.submit(self._compile, name, request.structured_output_key)
+        key = request.structured_output_key
+        too_long = ValueError(
+            f"{describe_rule(key)}: not compiled in time. A rule has {COMPILE_SECONDS} seconds, and none is "
+            "begun while two that took longer still run"
+        )
+        future = self._compilers.submit(lambda: self._compile(name, key), too_long)
         request.grammar = future
         if not self.in_background:
             wait([future])
@@ -197,12 +210,21 @@ class StructuredOutputManager:
 
     def shutdown(self) -> None:
         """End the threads, without waiting for what is still compiled, and give up the backends."""
-        self._compilers.shutdown(wait=False, cancel_futures=True)
+        self._compilers.shutdown()
         if self._fillers is not None:
             self._fillers.shutdown(wait=False)
         for backend in self._backends.values():
             backend.destroy()
         self._backends.clear()
+
+
+def load_libraries(backend: str) -> None:
+    """Import what compiles rules. It may take seconds, which are not to count as the first rule's. What is
+    missing is left to `choose_backend` to say."""
+    for name in _MODULES if backend == "auto" else (backend,):
+        module = importlib.import_module(f"{__package__}.{_MODULES[name][0]}")
+        with contextlib.suppress(ImportError):
+            getattr(module, "_library", lambda: None)()
 
 
 def choose_backend(params: StructuredOutputsParams, backend: str = "auto") -> str:

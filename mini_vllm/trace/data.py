@@ -21,7 +21,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mini_vllm.trace.types import Trace
 from mini_vllm.utils.untrusted import gunzip, parse_json, shorten_repr
 
-FORMAT, VERSION = "mini-vllm-trace", 5
+FORMAT, VERSION = "mini-vllm-trace", 6
 KINDS = ("prefill", "decode", "recompute")
 MOST_BLOCKS = 1 << 24  # that a page can draw
 _CONFIG = {
@@ -202,7 +202,7 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
         if unknown := set(step.aborted) - known:
             yield where, f"no request {shorten_repr(min(unknown))} has arrived"
         known.update(step.arrived)
-        used = {*step.preempted, *step.running, *step.waiting, *step.why}
+        used = {*step.preempted, *step.running, *step.waiting, *step.why, *step.skipped}
         used.update(part.request_id for part in step.scheduled)
         if unknown := used - known:
             yield where, f"no request {shorten_repr(min(unknown))} has arrived"
@@ -212,6 +212,9 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
                     where,
                     f"kind must be one of {', '.join(KINDS)}, got {shorten_repr(part.kind)}",
                 )
+            most = trace.vocab_size or 0
+            if not all(0 <= allowed <= most for allowed in part.num_allowed_tokens):
+                yield where, f"num_allowed_tokens must be 0 to vocab_size, which is {most}"
             drafts = len(part.draft_token_ids)
             if not 0 <= part.num_accepted_tokens <= drafts <= part.num_scheduled_tokens:
                 yield (

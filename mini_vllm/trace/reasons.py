@@ -195,7 +195,9 @@ class Explainer:
         Returns the reason for each request that the step decided on, by id: those that got tokens,
         that were preempted, that run without tokens, and that wait.
         """
-        states, before, queue = self.states, list(self.running), self.queue()
+        states, before = self.states, list(self.running)
+        skipped = set(step.skipped)
+        queue = [request_id for request_id in self.queue() if request_id not in skipped]
         walk, reasons = self._walk_running(), dict[str, Reason]()
         num_running, left = len(before), self.budget
         for request_id in step.preempted:
@@ -248,8 +250,9 @@ class Explainer:
                 idle = walk.idle.get(request_id) or walk.end
                 reasons[request_id] = idle or self._against(": it would have its turn")
         got = {part.request_id for part in step.scheduled}
-        step.why = {r: reason.words for r, reason in reasons.items() if r not in got}
-        if step.waiting:
+        why_skipped = {r: step.why[r] for r in step.skipped}
+        step.why = {r: reason.words for r, reason in reasons.items() if r not in got} | why_skipped
+        if step.waiting and step.waiting[0] not in skipped:
             head = step.waiting[0]
             reason = self._room(states[head], step, left, num_running, hits_of(head))
             if not reason.rule:
@@ -257,6 +260,7 @@ class Explainer:
             behind = Reason("queue", f"behind {head}, the head of the queue")
             step.why_waiting, step.why_behind = reason.words, behind.words
             reasons = dict.fromkeys(step.waiting, behind) | {head: reason} | reasons
+        reasons |= {r: Reason("skipped", words) for r, words in why_skipped.items()}
         self._move_on(step)
         return reasons
 
@@ -272,7 +276,8 @@ class Explainer:
                 self._take_back(state, num_rejected)
             if part.finish_reason is not None:
                 self.left(part.request_id)
-        self.running, self.waiting = list(step.running), list(step.waiting)
+        self.running = list(step.running)
+        self.waiting = [r for r in step.waiting if r not in step.skipped]
         step.cached_blocks = sum(block not in self.refs for block in self.cached)
         step.shared_blocks = sum(refs > 1 for refs in self.refs.values())
 

@@ -10,9 +10,8 @@ that can be read again (`data.py`), and as a page to step through (`page.py`).
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
@@ -26,7 +25,9 @@ from mini_vllm.core.sched.output import (
 from mini_vllm.core.stats import PrefixCacheStats
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.step_record import StepRecord
+from mini_vllm.trace.files import check_trace_path, to_chrome_trace, write_trace
 from mini_vllm.trace.reasons import Explainer
+from mini_vllm.trace.rules import RuleRecorder, describe, why_skipped
 from mini_vllm.trace.text import runs_of, to_text
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 from mini_vllm.trace.words import ENDS
@@ -92,6 +93,7 @@ class TraceRecorder:
         if self._config["speculative_config"] and self._config["speculative_config"]["model"]:
             spec = self._config["speculative_config"]
             self._config["speculative_config"] = spec | {"model": str(spec["model"])}
+        self._rules = RuleRecorder(self.core)
         self._explainer = Explainer(self._config, self._cached)
         self._elapsed = 0.0
         self._join()
@@ -107,11 +109,18 @@ class TraceRecorder:
             self.core.step_observers.append(self._observe_result)
 
     def detach(self) -> None:
+        self._rules.detach()
         if self.core.batch_queue is None:
             self.core.step_observers.remove(self._observe)
         else:
             self.core.batch_queue.plan_observers.remove(self._observe_plan)
             self.core.step_observers.remove(self._observe_result)
+
+    @property
+    def _requests(self) -> list[Request]:
+        """Those that are alive."""
+        scheduler = self.core.scheduler
+        return [*scheduler.running, *scheduler.waiting, *scheduler.skipped_waiting]
 
     @property
     def _pool(self) -> Any:
@@ -120,8 +129,8 @@ class TraceRecorder:
     @property
     def trace(self) -> Trace:
         """All that was recorded so far."""
-        scheduler, tokenizer = self.core.scheduler, self.engine.tokenizer
-        alive = {r.request_id for r in (*scheduler.running, *scheduler.waiting)}
+        tokenizer = self.engine.tokenizer
+        alive = {r.request_id for r in self._requests}
         alive.update(self._before)  # of those nothing has been recorded yet
         pieces: dict[int, str] = {}
         if tokenizer is not None:
@@ -145,6 +154,7 @@ class TraceRecorder:
             hashes_at_start=self._cached_hashes,
             free_at_start=self._free_at_start,
             aborted_at_end=[r for r in self._living if r not in alive],
+            vocab_size=self._rules.vocab_size,
         )
 
     def table_of(self, request_id: str) -> list[int]:
@@ -153,7 +163,7 @@ class TraceRecorder:
 
     # -- one step -----------------------------------------------------------------------------
 
-    def _meet(self, requests: list[Request | NewRequestData]) -> list[str]:
+    def _meet(self, requests: Sequence[Request | NewRequestData]) -> list[str]:
         """Take down the requests that are not known yet; their ids, in order of arrival."""
         states = self.engine.output_processor.request_states
         met: list[tuple[float, RequestInfo]] = []
@@ -176,6 +186,7 @@ class TraceRecorder:
                 prompt=state.prompt if state is not None else None,
                 prompt_token_ids=list(request.prompt_token_ids),
                 lora=request.lora_request.lora_name if request.lora_request else None,
+                rule=describe(request),
             )
             self._living[request_id] = _Life(info)
             met.append((arrival, info))
@@ -187,9 +198,9 @@ class TraceRecorder:
 
     def _join(self) -> None:
         """Take down the requests that are there when the recording begins, as they stand."""
-        scheduler, manager = self.core.scheduler, self.core.kv_cache_manager
-        self._meet([*scheduler.running, *scheduler.waiting])
-        for request in (*scheduler.running, *scheduler.waiting):
+        manager = self.core.kv_cache_manager
+        self._meet(self._requests)
+        for request in self._requests:
             life = self._living[request.request_id]
             life.info.output_token_ids = list(request.output_token_ids)
             life.info.outputs_before = len(request.output_token_ids)
@@ -205,6 +216,7 @@ class TraceRecorder:
         times = (record.schedule_time, record.execute_time, record.update_time)
         sampled = record.model_runner_output
         self._take_down(record.index, record.scheduler_output, record.outputs, *times, sampled)
+        self._rules.forget(record.scheduler_output)
 
     def _observe_plan(self, scheduler_output: SchedulerOutput, schedule_time: float) -> None:
         self._num_plans += 1
@@ -223,10 +235,12 @@ class TraceRecorder:
             num_rejected = len(drafts) + 1 - len(sampled)
             self._explainer.taken_in(request_id, output.new_token_ids, num_rejected)
             if request_id in parts:
+                self._rules.tell(parts[request_id], record.scheduler_output)
                 parts[request_id].draft_token_ids = [*sampled[:-1], *[-1] * num_rejected]
                 parts[request_id].num_accepted_tokens = len(sampled) - 1
                 parts[request_id].new_token_ids = output.new_token_ids
                 parts[request_id].why += f", {ended}{ENDS}" if ended else ""
+        self._rules.forget(record.scheduler_output)
         if step is not None:
             step.execute_time, step.update_time = record.execute_time, record.update_time
             self._elapsed += record.execute_time + record.update_time
@@ -250,7 +264,7 @@ class TraceRecorder:
         self.requests = [info for info in self.requests if info.request_id not in unseen]
         aborted = [r for r in aborted if r not in unseen]
         arrived = [r for r in self._before if r not in unseen] + self._meet(
-            [*scheduler.running, *scheduler.waiting, *output.scheduled_new_reqs]
+            [*self._requests, *output.scheduled_new_reqs]
         )
         self._before = []
         preempted = output.preempted_req_ids | output.reset_req_ids
@@ -296,6 +310,7 @@ class TraceRecorder:
             part.draft_token_ids = list(output.scheduled_spec_decode_tokens.get(request_id, ()))
             if part.draft_token_ids and sampled is not None:
                 part.num_accepted_tokens = len(_sampled_by(request_id, sampled)) - 1
+            self._rules.tell(part, output)
             scheduled.append(part)
         evicted, published = self._hash_changes(fresh)
         given_back = {b for part in scheduled if part.finish_reason for b in part.block_ids}
@@ -308,7 +323,7 @@ class TraceRecorder:
             scheduled=scheduled,
             preempted=sorted(preempted),
             running=[r.request_id for r in scheduler.running],
-            waiting=[r.request_id for r in scheduler.waiting],
+            waiting=[r.request_id for r in (*scheduler.waiting, *scheduler.skipped_waiting)],
             free_blocks=self._pool.get_num_free_blocks(),
             kv_usage=self.core.kv_cache_manager.usage,
             arrived=arrived,
@@ -317,6 +332,8 @@ class TraceRecorder:
             published=published,
             hashes=self._short_hashes(published),
             freed=self._newly_free(given_back),
+            skipped=[r.request_id for r in scheduler.skipped_waiting],
+            why={r.request_id: why_skipped(r) for r in scheduler.skipped_waiting},
         )
         self._explainer.explain(step, self._hits_of)
         self._note_drafts()
@@ -392,55 +409,3 @@ class TraceRecorder:
 
 def _sampled_by(request_id: str, output: ModelRunnerOutput) -> list[int]:
     return output.sampled_token_ids[output.req_id_to_index[request_id]]
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-FORMATS = (".txt", ".json", ".html", ".trace.json.gz")
-
-
-def check_trace_path(path: Path) -> None:
-    """Find out before the run whether the trace can be written after it.
-
-    Raises ValueError unless `path` ends in a form that `write_trace` knows and lies in a folder.
-    """
-    if path.name in FORMATS or not path.name.endswith(FORMATS):
-        raise ValueError(
-            f"cannot tell the trace's form from {str(path)!r}: end it in .txt or .json or .html"
-        )
-    if path.is_dir() or not path.parent.is_dir():
-        where = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise ValueError(f"cannot write the trace: {where}")
-
-
-def to_chrome_trace(steps: list[StepTrace]) -> dict[str, Any]:
-    """See `mini_vllm.trace.chrome.to_chrome_trace`."""
-    from mini_vllm.trace import chrome
-
-    return chrome.to_chrome_trace(steps)
-
-
-def write_trace(trace: Trace, path: Path) -> None:
-    """Write the trace in the form that the path's ending names.
-
-    `.txt` to read, `.html` to step through, `.trace.json` and `.trace.json.gz` to read in again,
-    any other `.json` for Perfetto.
-    """
-    check_trace_path(path)
-    path.write_bytes(trace_bytes(trace, path))
-
-
-def trace_bytes(trace: Trace, path: Path) -> bytes:
-    """What `write_trace` writes there."""
-    if path.suffix == ".txt":
-        return to_text(trace.steps).encode()
-    if path.suffix == ".html":
-        from mini_vllm.trace.page import to_html
-
-        return to_html(trace).encode()
-    if path.name.endswith((".trace.json", ".gz")):
-        from mini_vllm.trace.data import dumps, to_data, zipped
-
-        text = dumps(to_data(trace))
-        return zipped(text) if path.suffix == ".gz" else text.encode()
-    return json.dumps(to_chrome_trace(trace.steps)).encode()

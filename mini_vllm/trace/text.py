@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mini_vllm.trace.types import StepTrace
+from mini_vllm.trace.types import RequestStep, StepTrace
 from mini_vllm.trace.words import DECODE, ENDS, REST
 
 
@@ -45,6 +45,8 @@ def _text_lines(steps: list[StepTrace]) -> Iterator[str]:
                 notes.append(
                     f"drafted {drafts}: {r.num_accepted_tokens} accepted, {r.num_rejected_tokens} rejected"
                 )
+            if r.num_allowed_tokens:
+                notes.append(_rule(r))
             if r.new_token_ids:
                 notes.append("sampled " + " ".join(map(str, r.new_token_ids)))
             if r.finish_reason:
@@ -54,6 +56,14 @@ def _text_lines(steps: list[StepTrace]) -> Iterator[str]:
             yield f"  evicted from the prefix cache: blocks {_runs(step.evicted)}"
         if step.waiting and step.why_waiting:
             yield f"  {step.waiting[0]}: waits, {step.why_waiting}"
+        for request_id in step.skipped:
+            yield f"  {request_id}: skipped, {step.reason(request_id)}"
+
+
+def _rule(part: RequestStep) -> str:
+    """`rule in state 4, allows 10, then 1 (forced)`."""
+    allowed = ", then ".join(f"{n} (forced)" if n == 1 else str(n) for n in part.num_allowed_tokens)
+    return f"rule {part.rule_state}, allows {allowed}"
 
 
 def runs_of(block_ids: list[int]) -> list[list[int]]:

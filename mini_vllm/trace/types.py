@@ -19,6 +19,7 @@ class RequestInfo:
             began.
         blocks_before: its block table then.
         lora: the name of its adapter.
+        rule: what its output must obey, in words; None: it is free.
     """
 
     request_id: str
@@ -34,6 +35,7 @@ class RequestInfo:
     computed_before: int = 0
     blocks_before: list[int] = field(default_factory=list)
     lora: str | None = None
+    rule: str | None = None
 
 
 @dataclass(slots=True)
@@ -53,6 +55,9 @@ class RequestStep:
         draft_token_ids: of the tokens computed, the last: drafts, which it only checked. With asynchronous
             scheduling only the worker knows the rejected ones: -1.
         num_accepted_tokens: how many of those, from the first on, were accepted.
+        num_allowed_tokens: with a rule: how many tokens of the vocabulary it allowed, for each place at which
+            the request sampled, its drafts' first. 1: the token was forced.
+        rule_state: where its rule was before the step's tokens, in words.
     """
 
     request_id: str
@@ -66,6 +71,8 @@ class RequestStep:
     kind: str = "prefill"
     draft_token_ids: list[int] = field(default_factory=list)
     num_accepted_tokens: int = 0
+    num_allowed_tokens: list[int] = field(default_factory=list)
+    rule_state: str = ""
 
     @property
     def num_rejected_tokens(self) -> int:
@@ -79,7 +86,7 @@ class StepTrace:
     Attributes:
         scheduled: in scheduling order: running requests first, then those admitted.
         preempted: ids, sorted.
-        running, waiting: ids in order, when the step was over.
+        running, waiting: ids in order, when the step was over. Those that were skipped come last.
         arrived, aborted: ids of those that came, and that were ended from outside, since the last
             step. A request whose text holds a stop string is ended from outside too: only the
             front end sees text.
@@ -93,7 +100,8 @@ class StepTrace:
         blocks_in_use: those that a request held while it ran.
         why_waiting: why the head of the queue was not admitted.
         why_behind: why the others in the queue were not.
-        why: request id -> why it was preempted, or runs without getting a token.
+        why: request id -> why it was preempted, or runs without getting a token, or was skipped.
+        skipped: of those that wait, the ones that may be passed: what they wait for is not room.
     """
 
     index: int
@@ -119,6 +127,7 @@ class StepTrace:
     why_waiting: str = ""
     why_behind: str = ""
     why: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
     def reason(self, request_id: str) -> str:
         """Why this request fared as it did; empty where nothing was decided on it."""
@@ -151,6 +160,7 @@ class Trace:
         free_at_start: the free queue before the first step as runs, first and last block of each:
             `[[1, 4095]]`. None where it is not known.
         aborted_at_end: ids of those ended after the last step.
+        vocab_size: tokens that a rule may allow; None where no request has one.
     """
 
     config: dict[str, Any]
@@ -164,3 +174,4 @@ class Trace:
     hashes_at_start: list[str] = field(default_factory=list)
     free_at_start: list[list[int]] | None = None
     aborted_at_end: list[str] = field(default_factory=list)
+    vocab_size: int | None = None

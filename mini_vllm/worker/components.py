@@ -100,8 +100,8 @@ class Speculation(Protocol):
         """Draft for the next step, from the tokens that this one gave to each request, `[n]` lists."""
         ...
 
-    def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """What was drafted, of the requests of the last step; None: nothing
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
+        """What was drafted last, of the requests of the last step or of these; None: nothing
         (`vllm/v1/worker/gpu_model_runner.py:4637 GPUModelRunner.take_draft_token_ids`)."""
         ...
 
@@ -178,5 +178,5 @@ class NoSpeculation:
     def propose(self, *_: Any) -> None:
         pass
 
-    def take_draft_token_ids(self) -> None:
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> None:
         return None

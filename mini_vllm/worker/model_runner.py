@@ -223,9 +223,9 @@ class ModelRunner:
             )
         return result
 
-    def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """What was drafted for the next step."""
-        return self.speculation.take_draft_token_ids()
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
+        """What was drafted for the next step, of the last one's requests or of these."""
+        return self.speculation.take_draft_token_ids(req_ids)
 
     def add_lora(self, lora_request: LoadedLoRARequest) -> None:
         """Bring an adapter into memory and a slot, between two steps."""

@@ -311,9 +311,9 @@ class SpecDecode:
         for req_id in req_ids if self._draft_probs else ():
             self._draft_probs.pop(req_id, None)
 
-    def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """The drafts for the next step, of the requests of the last one; None before there are any."""
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
+        """The drafts for the next step, of these requests or of the last step's; None before any are made."""
         if not self._draft_req_ids:
             return None
-        drafts = [self._draft_token_ids.get(req_id, []) for req_id in self._draft_req_ids]
-        return DraftTokenIds(self._draft_req_ids, drafts)
+        req_ids = req_ids or self._draft_req_ids
+        return DraftTokenIds(req_ids, [self._draft_token_ids.get(req_id, []) for req_id in req_ids])

@@ -81,8 +81,8 @@ class Worker:
         with runner.forward.step():
             runner.forward.run(none, none, metadata)
 
-    def take_draft_token_ids(self) -> DraftTokenIds | None:
-        return self.model_runner.take_draft_token_ids()
+    def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
+        return self.model_runner.take_draft_token_ids(req_ids)
 
     def get_ledgers(self) -> dict[str, Any]:
         """What this rank has said since it was made, by group."""

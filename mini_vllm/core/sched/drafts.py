@@ -90,6 +90,8 @@ class DraftScheduling:
             request.num_output_placeholders -= num_rejected
         if self.spec_decoding_stats is None:
             self.spec_decoding_stats = SpecDecodingStats(self.num_spec_tokens)
+        if self.grammars is not None:  # what a grammar bars was no draft
+            num_draft_tokens -= self.grammars.num_invalid_spec_tokens.pop(request.request_id, 0)
         self.spec_decoding_stats.observe_draft(num_draft_tokens, num_accepted)
 
     def _append_beside_drafts(

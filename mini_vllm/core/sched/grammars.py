@@ -10,11 +10,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mini_vllm.core.request import Request
-from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
+from mini_vllm.core.sched.output import DraftTokenIds, EngineCoreOutput, SchedulerOutput
 
 
 class Grammars(Protocol):
-    """The grammars of an engine's requests."""
+    """The grammars of an engine's requests.
+
+    Attributes:
+        num_invalid_spec_tokens: by request, how many of its drafts in flight are barred.
+    """
+
+    num_invalid_spec_tokens: dict[str, int]
 
     def init(self, request: Request) -> None:
         """A new request with a rule: start to compile it, and let the request wait for that."""
@@ -35,8 +41,12 @@ class Grammars(Protocol):
         """Whether rows of this plan depend on tokens that are still in flight."""
         ...
 
-    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> Any:
-        """The rows of a step; None: it needs none."""
+    def get_grammar_bitmask(
+        self,
+        scheduler_output: SchedulerOutput,
+        take_draft_token_ids: Callable[[list[str]], DraftTokenIds | None] | None = None,
+    ) -> Any:
+        """The rows of a step; None: it needs none. Where a plan has places for drafts, it asks for these."""
         ...
 
     def end_failed(self) -> list[EngineCoreOutput]:

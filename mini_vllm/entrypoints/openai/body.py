@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -21,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mini_vllm.entrypoints.openai.errors import ApiError, JsonBytes, bad_request
+from mini_vllm.utils.timed_calls import TimedCalls
 from mini_vllm.utils.untrusted import is_text, one_line, shorten_repr
 
 T = TypeVar("T")
@@ -31,6 +31,9 @@ _MAX_VALUES = 2**20  # 1024 prompts of 1024 token ids
 _MAX_CONTAINERS = 2**17  # lists and objects: 16384 messages, each with a list of parts
 _MAX_KEYS = 70_000  # of objects: a `logit_bias` of 65536 tokens, or 16384 messages with a part each
 _MOST_BIG = 4
+_LONG_ONES = 2
+CHECK_SECONDS = 10
+"""How long a library may look at a rule before it is compiled."""
 _LIMITS = (
     (_MAX_VALUES, "values", ","),
     (_MAX_CONTAINERS, "containers", "[{"),
@@ -45,21 +48,33 @@ class BodyReader:
     parsed, checked and tokenized in a thread beside the loop, one at a time of the big ones, and of the
     others: the interpreter still runs one thread at a time, but others get their turns. It gives them none
     within one call of C, so no such call may take long: hence the limits on what a body holds. A small one
-    whose adapter must be read is dealt with there, too.
+    whose adapter must be read is dealt with there, too. What may take long to check, however short it is,
+    has threads and a limit of time of its own.
 
     Args:
         max_body_bytes: the longest body.
         must_read: whether what `make` does for a body of this `model` has to wait for a file.
+        too_long: of a body that may take long to check, the answer where it takes too long; else None.
+        before_long: called once before the first such body.
     """
 
     def __init__(
-        self, max_body_bytes: int, must_read: Callable[[str | None], bool] = lambda model: False
+        self,
+        max_body_bytes: int,
+        must_read: Callable[[str | None], bool] = lambda model: False,
+        too_long: Callable[[object], ApiError | None] = lambda body: None,
+        before_long: Callable[[], None] = lambda: None,
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self.must_read = must_read
+        self.too_long = too_long
+        self._before_long: Callable[[], None] | None = before_long
         self._places = asyncio.Semaphore(_MOST_BIG)
         self._beside = ThreadPoolExecutor(1, "mini-vllm-bodies")
         self._beside_big = ThreadPoolExecutor(1, "mini-vllm-big-bodies")
+        self._beside_long = TimedCalls(
+            _LONG_ONES, CHECK_SECONDS, _LONG_ONES, "mini-vllm-long-checks"
+        )
 
     async def prepare(
         self, request: Request, model: type[ModelT], make: Callable[[ModelT], T]
@@ -84,16 +99,24 @@ class BodyReader:
         async with AsyncExitStack() as stack:
             body = await self._read(request, stack)
 
-            def work() -> T:
-                return make(model.model_validate(parse_json(body)))
+            def read() -> ModelT:
+                return model.model_validate(parse_json(body))
 
-            thread = self._beside if len(body) <= _BIG else self._beside_big
-            if len(body) <= _SMALL:
-                checked = model.model_validate(parse_json(body))
-                if not self.must_read(getattr(checked, "model", None)):
-                    return make(checked)
-                thread, work = self._beside, partial(make, checked)
-            return await asyncio.get_running_loop().run_in_executor(thread, work)
+            beside = asyncio.get_running_loop().run_in_executor
+            thread: ThreadPoolExecutor | None = None
+            if len(body) > _SMALL:
+                thread = self._beside if len(body) <= _BIG else self._beside_big
+            checked = read() if thread is None else await beside(thread, read)
+            if (too_long := self.too_long(checked)) is not None:
+                if self._before_long is not None:
+                    await beside(None, self._before_long)
+                    self._before_long = None
+                return await asyncio.wrap_future(
+                    self._beside_long.submit(lambda: make(checked), too_long)
+                )
+            if thread is None and self.must_read(getattr(checked, "model", None)):
+                thread = self._beside
+            return make(checked) if thread is None else await beside(thread, make, checked)
 
     async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
         """The whole body; a big one holds a place in `stack`, and waits for it.

@@ -16,6 +16,7 @@ from mini_vllm.entrypoints.openai.errors import name_fields
 from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
 from mini_vllm.entrypoints.openai.prompts import count_prompts, sampling_params
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest
+from mini_vllm.entrypoints.openai.rules import rule_of
 from mini_vllm.entrypoints.openai.serving import (
     SYSTEM_FINGERPRINT,
     EngineInput,
@@ -44,6 +45,7 @@ class Completion:
         self.n = body.n or 1
         self.lora_request = serving.models.find_lora(body.model)
         self.model_name = serving.model_name(self.lora_request)
+        self.rule = rule_of(body)
         self.echo = bool(body.echo)
         self.echo_only = self.echo and body.max_tokens == 0
         self.formatter = LogprobFormatter(serving.tokenizer, bool(body.return_tokens_as_token_ids))
@@ -74,6 +76,7 @@ class Completion:
             room=room,
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs if wanted is None and self.echo else wanted,
+            rule=self.rule,
         )
         return EngineInput(
             engine_prompt, params, request_id, body.priority, lora_request=self.lora_request
@@ -89,7 +92,8 @@ class Completion:
 
     def response(self) -> EngineResponse:
         """Run it."""
-        return self.serving.response(self._stream if self.body.stream else self._full)
+        work = self._stream if self.body.stream else self._full
+        return self.serving.response(work, self.body.field_of)
 
     # -- all at once ------------------------------------------------------------------------------
 

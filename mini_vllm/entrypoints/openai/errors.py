@@ -111,6 +111,10 @@ def name_fields(error: BaseException, field_of: Callable[[str], str]) -> ApiErro
     answer = as_api_error(error)
     if answer.param is None:
         return answer
+    if found := re.match(r"structured_outputs(\.\w+)?", answer.message):
+        # What follows is the rule, in its own words.
+        name, rest = field_of(found[0]), answer.message[found.end() :]
+        return ApiError(answer.status, name + rest, name.partition(".")[0], answer.headers)
     names = {name: field_of(name) for name in (answer.param, "max_tokens")}
     pattern = rf"(?<![\w.'])({'|'.join(names)})(?![\w.'])"
     message = re.sub(pattern, lambda found: names[found[1]], answer.message)

@@ -14,6 +14,7 @@ from mini_vllm.entrypoints.openai.errors import bad_request
 from mini_vllm.entrypoints.openai.protocol import SamplingFields
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.structured_params import StructuredOutputsParams
 from mini_vllm.utils.untrusted import shorten_repr
 
 TextOrIds = TypeVar("TextOrIds", str, list[int])
@@ -185,6 +186,7 @@ def sampling_params(
     room: int,
     logprobs: int | None,
     prompt_logprobs: int | None,
+    rule: StructuredOutputsParams | None,
 ) -> SamplingParams:
     """The engine's parameters for one prompt.
 
@@ -194,6 +196,7 @@ def sampling_params(
         max_tokens: as asked for; None: the default, or all there is room for.
         room: tokens that the prompt leaves.
         logprobs, prompt_logprobs: as `SamplingParams` counts them.
+        rule: what the output obeys.
 
     Raises TypeError or ValueError for a value that `SamplingParams` refuses, ApiError for a key of
     `logit_bias`.
@@ -227,6 +230,7 @@ def sampling_params(
         repetition_detection=body.repetition_detection,
         include_stop_str_in_output=body.include_stop_str_in_output,
         output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
+        structured_outputs=rule,
         logit_bias=_biases(body.logit_bias),
         allowed_token_ids=_distinct(body.allowed_token_ids),
         extra_args=body.vllm_xargs or None,

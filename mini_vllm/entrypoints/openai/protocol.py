@@ -6,17 +6,27 @@ Field names, types and defaults are those of
 that is not known is ignored, and pydantic converts where nothing is lost (`"5"` to 5).
 
 Fields of vLLM's that the miniature has not, and those that earlier releases had (`guided_json`), are
-refused by name unless their value asks for nothing: `surface.json` lists them. Ignoring
-`response_format` in silence would be worse than an error.
+refused by name unless their value asks for nothing: `surface.json` lists them. Ignoring a rule in silence
+would be worse than an error.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from mini_vllm.entrypoints.openai.errors import bad_request
+from mini_vllm.entrypoints.openai.rules import FORMAT_SCHEMA, RULE_SCHEMA, rule_field
+from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.sampling_params import RepetitionDetectionParams
 from mini_vllm.utils.surface import is_harmless, refusal
 from mini_vllm.utils.untrusted import shorten_repr
@@ -98,6 +108,9 @@ Words = Annotated[
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 # Checked one by one in `prompts.py`: pydantic would try each form in turn and list every failure.
 Prompt = Annotated[Any, WithJsonSchema(_PROMPT_SCHEMA)]
+# As a prompt: in `rules.py`.
+ResponseFormat = Annotated[Any, WithJsonSchema(FORMAT_SCHEMA)]
+StructuredOutputs = Annotated[Any, WithJsonSchema(RULE_SCHEMA)]
 
 
 class StreamOptions(BaseModel):
@@ -161,9 +174,13 @@ class SamplingFields(RequestBody):
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     vllm_xargs: Extras | None = None
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs = None
 
     def field_of(self, parameter: str) -> str:
         """The field that set a parameter of the engine, which is what an error is to name."""
+        if parameter.startswith("structured_outputs"):
+            return rule_field(parameter, self.response_format)
         return "n" if parameter == "beam_width" else parameter
 
     def check(self) -> None:
@@ -254,9 +271,12 @@ class ChatCompletionRequest(SamplingFields):
     documents: Objects | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
+    _obeys_tools: bool = PrivateAttr(default=False)
 
     def field_of(self, parameter: str) -> str:
         """See `SamplingFields.field_of`."""
+        if self._obeys_tools and parameter.startswith("structured_outputs"):
+            return "tools"
         if parameter == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
         if parameter == "prompt_logprobs" and self.prompt_logprobs is not None:
@@ -286,7 +306,7 @@ class ChatCompletionRequest(SamplingFields):
                 "continue_final_message",
             )
         self.check_template()
-        self._check_tools()
+        check_tools(self)
 
     def check_template(self) -> None:
         """A template may hide among its own variables. Raises ApiError."""
@@ -295,14 +315,8 @@ class ChatCompletionRequest(SamplingFields):
         if given is not None:
             raise bad_request(str(message), "chat_template")
 
-    def _check_tools(self) -> None:
-        if self.tools == []:
-            raise bad_request("tools must hold at least one tool, or be left out", "tools")
-        # As vLLM without a tool parser: tools may go into the prompt, calls are not parsed.
-        choice = self.tool_choice or ("auto" if self.tools else "none")
-        if choice != "none":
-            raise bad_request(
-                f"tool_choice={shorten_repr(choice)}: the miniature has no parser for tool calls; "
-                "tool_choice='none' shows the tools to the chat template and leaves it at that",
-                "tool_choice",
-            )
+    def obey_tools(self, schema: dict[str, Any]) -> None:
+        """Put the output under the rule of a tool choice, in place of any other
+        (`vllm/tool_parsers/abstract_tool_parser.py:88 ToolParser.adjust_request`)."""
+        self.structured_outputs, self.response_format = {"json": schema}, None
+        self._obeys_tools = True

@@ -7,6 +7,7 @@ tokenized as ever, but not run. The answer is `GenerateRequest` of
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from mini_vllm.entrypoints.openai.protocol import SamplingFields
@@ -47,6 +48,8 @@ def _plain(params: SamplingParams) -> dict[str, Any]:
     plain = {name: getattr(params, name) for name in names}
     if params.logit_bias is not None:
         plain["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
+    if params.structured_outputs is not None:
+        plain["structured_outputs"] = asdict(params.structured_outputs)
     return plain | {
         "stop": params.stop,
         "stop_token_ids": params.stop_token_ids,

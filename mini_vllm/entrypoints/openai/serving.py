@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.core.request import EngineCoreRequest
@@ -29,6 +30,7 @@ from mini_vllm.entrypoints.openai.metrics import EngineMetrics, RequestMetrics
 from mini_vllm.entrypoints.openai.models import ServingModels
 from mini_vllm.entrypoints.openai.prompts import PromptReader
 from mini_vllm.entrypoints.openai.protocol import SamplingFields
+from mini_vllm.entrypoints.openai.rules import check_too_long
 from mini_vllm.entrypoints.openai.settings import ServerSettings
 from mini_vllm.entrypoints.openai.stream import Channel, EngineResponse
 from mini_vllm.model_loader import load_default_sampling_params
@@ -93,11 +95,19 @@ class Serving:
         self.reader = PromptReader(
             engine.tokenizer, engine.model.config.vocab_size, self.max_model_len
         )
-        self.bodies = BodyReader(settings.max_body_bytes, self.models.must_read)
+        self.bodies = BodyReader(
+            settings.max_body_bytes, self.models.must_read, check_too_long, self._load_libraries
+        )
         self.defaults: dict[str, Any] = load_default_sampling_params(settings.model)
         self.in_flight: set[EngineResponse] = set()
         self._counter = itertools.count()
         self._random = random.Random()  # an id is no secret, and asking the system for one is slow
+
+    def _load_libraries(self) -> None:
+        from mini_vllm.structured_output.manager import load_libraries
+
+        settings = self.llm.engine.config.structured_outputs
+        load_libraries(settings.backend if settings is not None else "auto")
 
     def check(self, body: SamplingFields) -> None:
         """Whether this server can answer the request at all. Raises ApiError, EngineDeadError."""
@@ -211,8 +221,11 @@ class Serving:
         )  # fmt: skip
         tracked = self.metrics.request(entry.request_id, entry.params)
         try:
-            async with aclosing(outputs):
-                yield outputs, tracked
+            async with (
+                aclosing(outputs),
+                aclosing(_without_errors(outputs, tracked, entry.params)) as good,
+            ):
+                yield good, tracked
         finally:
             tracked.close()
 
@@ -227,8 +240,12 @@ class Serving:
             raise ApiError(500, "the engine gave no output")
         return final
 
-    def response(self, work: Callable[[Channel], Awaitable[None]]) -> EngineResponse:
-        return EngineResponse(work, self.failed, self.in_flight)
+    def response(
+        self, work: Callable[[Channel], Awaitable[None]], field_of: Callable[[str], str]
+    ) -> EngineResponse:
+        """Run a request. Of an error of the engine's, `field_of` says which field it is about."""
+        explain = partial(name_fields, field_of=field_of)
+        return EngineResponse(work, self.failed, explain, self.in_flight)
 
     def end_requests(self) -> None:
         """Break off every request that still runs, and tell its client why."""
@@ -254,6 +271,33 @@ class Serving:
             return  # its thread has logged why, once for all
         if as_api_error(error).status >= 500:
             logger.error("a request failed", exc_info=error)
+
+
+async def _without_errors(
+    outputs: AsyncGenerator[RequestOutput, None], tracked: RequestMetrics, params: SamplingParams
+) -> AsyncGenerator[RequestOutput, None]:
+    """Pass outputs on, and raise where one ends by an error. A rule that could not be compiled, or could not
+    be obeyed further, is a ValueError. Upstream it is a 500
+    (`vllm/entrypoints/openai/engine/serving.py:199 OpenAIServing._raise_if_error`)."""
+    async for output in outputs:
+        for completion in output.outputs:
+            if completion.finish_reason == "error":
+                tracked.finished(completion)
+                raise _end_by_error(str(completion.stop_reason), params)
+        yield output
+
+
+def _end_by_error(reason: str, params: SamplingParams) -> Exception:
+    if params.structured_outputs is None:
+        return ApiError(500, reason)
+    if reason.startswith("structured_outputs"):
+        return ValueError(reason)
+    from mini_vllm.structured_output.request import describe_rule, get_structured_output_key
+
+    rule = describe_rule(get_structured_output_key(params.structured_outputs))
+    return ValueError(
+        f"{rule}: {reason}. What bars tokens or the end, such as ignore_eos, can make a rule impossible"
+    )
 
 
 def now() -> int:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mini_vllm.entrypoints.openai.errors import ApiError, as_api_error, to_json
+from mini_vllm.entrypoints.openai.errors import ApiError, to_json
 
 T = TypeVar("T")
 _AT_A_TIME = 32  # jobs to begin
@@ -121,6 +121,7 @@ class EngineResponse(Response):
     Args:
         work: sends the whole response; what it raises is answered with an error.
         failed: told of the exception when the work fails.
+        explain: makes the answer to it.
         in_flight: holds the response while it runs, for `end`.
     """
 
@@ -128,11 +129,13 @@ class EngineResponse(Response):
         self,
         work: Callable[[Channel], Awaitable[None]],
         failed: Callable[[BaseException], None],
+        explain: Callable[[BaseException], ApiError],
         in_flight: set[EngineResponse],
     ) -> None:
         super().__init__()
         self._work = work
         self._failed = failed
+        self._explain = explain
         self._in_flight = in_flight
         self._task: asyncio.Future[None] | None = None
         self._ending: ApiError | None = None
@@ -168,7 +171,7 @@ class EngineResponse(Response):
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             self._failed(error)
-            answer = as_api_error(error)
+            answer = self._explain(error)
         if channel.started:  # the status is gone: the error is the last event
             await channel.events(sse(answer.body()) + DONE, last=True)
         else:

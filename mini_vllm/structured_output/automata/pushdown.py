@@ -29,6 +29,13 @@ class Frame:
         self.below = below
         self._above: WeakValueDictionary[int, Frame] = WeakValueDictionary()
 
+    def __len__(self) -> int:
+        """Its states; what is below the first rule does not count."""
+        depth, frame = 0, self.below
+        while frame is not None:
+            depth, frame = depth + 1, frame.below
+        return depth
+
     def push(self, state: int) -> Frame:
         """This stack with one more state on top."""
         frame = self._above.get(state)

@@ -129,12 +129,14 @@ function arranged(data) {
     for (let i = first[s]; i < first[s + 1]; i++) if (entry.row[i] === r) return entry.part[i];
     return null;
   };
-  const waits = (r, s) => (r === rows[s].waiting[0] ? steps[s].why_waiting : steps[s].why_behind);
-  const reason = (r, s) => { // of a request that got no tokens
+  const ownReason = (r, s) => {
     const id = requests[r].request_id;
-    if (Object.hasOwn(steps[s].why, id)) return steps[s].why[id];
-    return rows[s].waiting.includes(r) ? waits(r, s) : "";
+    return Object.hasOwn(steps[s].why, id) ? steps[s].why[id] : null;
   };
+  const waits = (r, s) => ownReason(r, s)
+    ?? (r === rows[s].waiting[0] ? steps[s].why_waiting : steps[s].why_behind);
+  const reason = (r, s) => // of a request that got no tokens
+    ownReason(r, s) ?? (rows[s].waiting.includes(r) ? waits(r, s) : "");
   const timed = steps.some((s) => s.schedule_time + s.execute_time + s.update_time > 0);
   return {
     data, requests, config, steps, R, S, cells, first, entry, rows, arrival, total, decodes, drafts, timed,

@@ -76,6 +76,7 @@ class Words {
   outcome(part) {
     const { draft_token_ids: drafts, num_accepted_tokens: accepted } = part;
     const lines = [];
+    if (part.num_allowed_tokens.length) lines.push(this.ruleWords(part));
     const list = (tokens) => tokens.map((token) => this.piece(token)).join(", ");
     if (accepted) lines.push(`${plural(accepted, "draft token")} accepted: ${list(drafts.slice(0, accepted))}`);
     if (rejectedOf(part)) {
@@ -88,6 +89,12 @@ class Words {
     if (fresh.length) lines.push(`sampled ${list(fresh)}`);
     if (part.finish_reason !== null) lines.push(`finished: ${shown(part.finish_reason)}`);
     return lines;
+  }
+  ruleWords(part) {
+    const all = this.model.data.vocab_size;
+    const share = (n) => (n === 1 ? "1 token, which is forced"
+      : `${n} of ${all} tokens (${(100 * n / all).toFixed(n < all / 100 ? 2 : 0)} %)`);
+    return `rule ${shown(part.rule_state)}: allows ${part.num_allowed_tokens.map(share).join(", then ")}`;
   }
   piece(token) {
     const piece = this.model.data.pieces[token];
@@ -189,7 +196,8 @@ class Words {
     const facts = element("p", { class: "facts" },
       `${plural(info.num_prompt_tokens, "prompt token")}, at most ${info.max_tokens} more` +
       `${model.config.scheduling_policy === "priority" ? `, priority ${info.priority}` : ""}` +
-      `${info.lora === null ? "" : `, adapter ${shown(info.lora)}`}; ` +
+      `${info.lora === null ? "" : `, adapter ${shown(info.lora)}`}` +
+      `${info.rule === null ? "" : `, rule ${shown(info.rule)}`}; ` +
       (table.length ? `${plural(tokens, "token")} in the cache, in blocks ${runs(table)}` : "no blocks"));
     made.push(facts);
     const part = (text) => element("bdi", {}, shown(text));

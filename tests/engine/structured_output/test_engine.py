@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams, StructuredOutputsParams
+from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.structured_output.backend_native import NativeBackend
 
@@ -151,6 +152,37 @@ def test_a_small_pool_preempts_and_changes_no_text() -> None:
     tight = LLM(max_num_seqs=8, num_gpu_blocks_override=14, max_model_len=160, **NATIVE)
     assert texts(generate(tight, params)) == texts(generate(roomy, params))
     assert tight.llm_engine.engine_core.scheduler.num_preemptions > 0
+
+
+EAGLE = {"method": "eagle", "model": str(DEFAULT_MODEL.parent / "tiny-llama-eagle")}
+DRAFT = {"method": "draft_model", "model": str(DEFAULT_MODEL.parent / "tiny-llama-draft")}
+NGRAM = {"method": "ngram", "prompt_lookup_max": 3}
+
+
+@pytest.fixture(scope="module")
+def mixed() -> list[SamplingParams]:
+    rules: list[dict[str, Any] | None] = [
+        {"regex": "(the |scheduler |cache )+end"}, None, {"choice": KINDS}, {"json_object": True},
+        {"regex": PART}, None, {"regex": "[a-z ]{20,30}"}, {"choice": ["a", "ab", "abc"]},
+    ]  # fmt: skip
+    return [bound(rule, max_tokens=16 + 3 * i) for i, rule in enumerate(rules)]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "spec"),
+    [(True, None), (False, NGRAM), (False, EAGLE), (True, EAGLE), (False, DRAFT), (True, DRAFT)],
+    ids=["ahead", "ngram", "eagle", "eagle-ahead", "draft_model", "draft_model-ahead"],
+)
+def test_drafts_and_plans_ahead_change_no_text(
+    llm: LLM, mixed: list[SamplingParams], ahead: bool, spec: dict[str, Any] | None
+) -> None:
+    drafting = {} if spec is None else {"speculative_config": {**spec, "num_speculative_tokens": 3}}
+    other = LLM(max_num_seqs=8, async_scheduling=ahead, **drafting, **NATIVE)
+    assert texts(generate(other, mixed)) == texts(generate(llm, mixed))
+    if spec is not None:
+        core = other.llm_engine.engine_core
+        assert core.grammars is not None
+        assert not core.scheduler.requests
 
 
 def test_the_rest_of_the_parameters_act_beside_a_rule(llm: LLM) -> None:

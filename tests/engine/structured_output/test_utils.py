@@ -125,7 +125,15 @@ def test_features_are_named() -> None:
         "patternProperties",
         "uniqueItems",
     ]
-    assert ignored_by_xgrammar(schema) == ["allOf", "format", "minLength", "not", "uniqueItems"]
+    assert ignored_by_xgrammar(schema) == [
+        "allOf",
+        "format",
+        "minLength",
+        "not",
+        "patternProperties",
+        "properties",
+        "uniqueItems",
+    ]
     assert unsupported_by_guidance(schema) == ["patternProperties"]
     assert unsupported_by_xgrammar({"type": "string", "format": {"a": 1}}) == ["format {'a': 1}"]
     assert unsupported_by_xgrammar(True) == unsupported_by_guidance({"uniqueItems": True}) == []

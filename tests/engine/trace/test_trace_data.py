@@ -152,7 +152,7 @@ def _broken(change: Callable[[Any], object]) -> Callable[[Any], Any]:
 BROKEN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda d: [1], "not a trace"),
     (lambda d: d | {"format": "other"}, "not a trace"),
-    (lambda d: d | {"version": 1}, "trace version 1; this reads 5"),
+    (lambda d: d | {"version": 1}, "trace version 1; this reads 6"),
     (lambda d: d | {"requests": 5}, "requests cannot be 5"),
     (lambda d: d | {"extra": 5}, "'extra' is unknown"),
     (_broken(lambda d: d.pop("pieces")), "'pieces' is missing"),

@@ -136,8 +136,7 @@ BAD_COMPLETIONS: list[tuple[str, Any, str | None, str]] = [
     ("prompt_embeds", "x", "prompt_embeds", "mini_vllm has not, because"),
     ("use_beam_search", 5, "use_beam_search", "got 5"),
     ("length_penalty", "long", "length_penalty", "got 'long'"),
-    ("response_format", {"type": "json_object"}, "response_format", "mini_vllm has not, because"),
-    ("structured_outputs", {"regex": "x"}, "structured_outputs", "mini_vllm has not, because"),
+    ("guided_json", {}, "guided_json", "because a rule is a field of structured_outputs now"),
     ("bad_words", ["x"], "bad_words", "/v1/chat/completions only"),
 ]
 BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
