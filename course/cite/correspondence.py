@@ -18,6 +18,7 @@ from course.cite.correspondence_quantization import QUANTIZATION
 from course.cite.correspondence_sampling import SAMPLING
 from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.correspondence_spec_decode import SPEC_DECODE
+from course.cite.correspondence_structured_output import STRUCTURED_OUTPUT
 from course.cite.pair import Pair
 
 _LLM, _ENGINE = "mini_vllm/entrypoints/llm.py", "mini_vllm/engine/llm_engine.py"
@@ -366,5 +367,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING | PARALLEL | LORA
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING | PARALLEL | LORA | STRUCTURED_OUTPUT
 # fmt: on

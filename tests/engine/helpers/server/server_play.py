@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,14 @@ HEADERS = ("content-type", "access-control-allow-origin", "access-control-allow-
 
 
 def requests(path: Path = REQUESTS) -> list[dict[str, Any]]:
-    """The requests: name, method, path, and `json` or `raw`, `headers`, `server`, `repeat`."""
+    """The requests: name, method, path, and `json` or `raw`, `headers`, `server`, `repeat`, and in `needs` a
+    library without which the miniature cannot do it."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def possible() -> list[dict[str, Any]]:
+    """The requests whose library is here."""
+    return [case for case in requests() if "needs" not in case or find_spec(case["needs"])]
 
 
 async def play(
