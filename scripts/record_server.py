@@ -5,6 +5,7 @@
 runs the OpenAI server of the installed vLLM on the shipped checkpoint, in this process and on
 whatever device it finds, and writes `vllm-VERSION.jsonl` beside them: a first line
 with date and versions, then one answer a line. `--check` writes nothing and says what has changed.
+`--suite tools` does the same for `tools.jsonl`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
-from tests.engine.helpers.server.server_play import ANSWERS, SERVERS, play  # noqa: E402
+from tests.engine.helpers.server.server_play import SERVERS, SUITES, play, requests  # noqa: E402
 
 FLAGS = [
     "--served-model-name", "tiny-llama", "--dtype", "float32", "--enforce-eager",
@@ -34,7 +35,7 @@ FLAGS = [
 ]  # fmt: skip
 
 
-async def record() -> list[dict[str, Any]]:
+async def record(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every answer of vLLM's server, one application a way to start it, over one engine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.openai.api_server import (
@@ -63,12 +64,18 @@ async def record() -> list[dict[str, Any]]:
                 more += ["--api-key", options["api_key"]]
             if "enable_prompt_tokens_details" in options:
                 more += ["--enable-prompt-tokens-details"]
+            if "tool_call_parser" in options:
+                more += [
+                    "--enable-auto-tool-choice",
+                    "--tool-call-parser",
+                    options["tool_call_parser"],
+                ]
             args = parse(*more)
             os.environ["VLLM_SERVER_DEV_MODE"] = str(int(bool(options.get("dev"))))
             app = build_app(args, tasks, engine.model_config)
             await init_app_state(engine, app.state, args, tasks)
             apps[name] = app
-        return await play(apps)
+        return await play(apps, cases)
 
 
 def _portable(text: str) -> str:
@@ -94,16 +101,19 @@ def facts() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    check = parser.parse_args().check
-    answers = asyncio.run(record())
+    parser.add_argument("--suite", choices=sorted(SUITES), default="server")
+    args = parser.parse_args()
+    check = args.check
+    asked, answered = SUITES[args.suite]
+    answers = asyncio.run(record(requests(asked)))
     lines = [_portable(json.dumps(answer, ensure_ascii=False)) for answer in answers]
     if not check:
         head = json.dumps(facts())
-        ANSWERS.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+        answered.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
         return 0
     from tests.engine.helpers.server.server_compare import differences
 
-    old = [json.loads(line) for line in ANSWERS.read_text(encoding="utf-8").splitlines()[1:]]
+    old = [json.loads(line) for line in answered.read_text(encoding="utf-8").splitlines()[1:]]
     found = [
         f"{before['name']}: {line}"
         for before, after in zip(old, map(json.loads, lines), strict=True)

@@ -42,11 +42,9 @@ def add_structured_outputs_flags(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(f"{flag}.backend", dest=dest, action=_Merge, help=argparse.SUPPRESS)
     for name in ("disable_any_whitespace", "disable_additional_properties"):
-        strings = {f"{flag}.{name}", f"{flag}.{name.replace('_', '-')}"}
         parser.add_argument(
-            *sorted(strings), dest=dest, type=_read_flag, nargs="?", const=True, action=_Merge,
-            help=argparse.SUPPRESS,
-        )  # fmt: skip
+            f"{flag}.{name}", dest=dest, type=_read_flag, action=_Merge, help=argparse.SUPPRESS
+        )
 
 
 class _Merge(argparse.Action):
@@ -60,7 +58,7 @@ class _Merge(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         _, _, name = str(option_string).partition(".")
-        given = {name.replace("-", "_"): values} if name else values
+        given = {name: values} if name else values
         before = getattr(namespace, self.dest, None) or {}
         setattr(namespace, self.dest, {**before, **given})
 

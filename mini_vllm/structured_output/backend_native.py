@@ -20,6 +20,7 @@ from mini_vllm.structured_output.automata.json_rules import json_rules
 from mini_vllm.structured_output.automata.limits import (
     DEFAULT_LIMITS,
     Limits,
+    RuleTooLarge,
     UnsupportedRule,
     check_length,
 )
@@ -188,7 +189,10 @@ class NativeBackend(StructuredOutputBackend):
             return Dfa(parse_choice(grammar_spec, self.limits), self.limits)
         blanks = not self.config.disable_any_whitespace
         if request_type is StructuredOutputOptions.JSON:
-            return Pushdown(*parse_schema(grammar_spec, blanks, self.limits), self.limits)
+            try:
+                return Pushdown(*parse_schema(grammar_spec, blanks, self.limits), self.limits)
+            except RecursionError as error:
+                raise RuleTooLarge("json: its schemas are nested too deep") from error
         if request_type is StructuredOutputOptions.JSON_OBJECT:
             return Pushdown(Call("object"), json_rules(blanks), self.limits)
         raise UnsupportedRule(

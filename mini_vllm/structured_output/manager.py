@@ -8,6 +8,7 @@ compiled by the backend that its check chose. Left out: reasoning.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -215,6 +216,15 @@ class StructuredOutputManager:
         for backend in self._backends.values():
             backend.destroy()
         self._backends.clear()
+
+
+def load_libraries(backend: str) -> None:
+    """Import what compiles rules. It may take seconds, which are not to count as the first rule's. What is
+    missing is left to `choose_backend` to say."""
+    for name in _MODULES if backend == "auto" else (backend,):
+        module = importlib.import_module(f"{__package__}.{_MODULES[name][0]}")
+        with contextlib.suppress(ImportError):
+            getattr(module, "_library", lambda: None)()
 
 
 def choose_backend(params: StructuredOutputsParams, backend: str = "auto") -> str:

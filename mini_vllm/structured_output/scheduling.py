@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any, Protocol, Self
 
+import numpy as np
+
 from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.core.request import Request, RequestStatus
@@ -20,9 +22,10 @@ from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.structured_output.admission import GrammarAdmission
 from mini_vllm.structured_output.backend_types import BackendConfig, Bitmask
 from mini_vllm.structured_output.manager import StructuredOutputManager
-from mini_vllm.structured_output.request import StructuredOutputRequest
+from mini_vllm.structured_output.request import StructuredOutputRequest, describe_rule
 from mini_vllm.structured_output.utils import GrammarOutput
 from mini_vllm.tokenizer.tokenizer import Tokenizer
+from mini_vllm.utils.untrusted import one_line
 
 SECONDS_TO_WAIT = 0.001
 """What a step without tokens gives the compilers, so that the loop does not turn hot. Upstream it sleeps as
@@ -68,6 +71,7 @@ class GrammarScheduling:
         self.manager = manager
         self._compiling: dict[str, Request] = {}
         self.num_invalid_spec_tokens: dict[str, int] = {}
+        self._broken: dict[str, BaseException] = {}  # by request, what filling its rows has raised
         scheduler.grammars = self
         scheduler.admission = AdmissionGate([GrammarAdmission(), *scheduler.admission.rules])
 
@@ -189,9 +193,40 @@ class GrammarScheduling:
             assert take_draft_token_ids is not None, "a plan ahead has places for drafts"
             drafts = take_draft_token_ids(places)
             spec_tokens = self._update_drafts(spec_tokens, bound, drafts)
-        rows = self.manager.grammar_bitmask(bound, list(bound), spec_tokens)
+        try:
+            rows = self.manager.grammar_bitmask(bound, list(bound), spec_tokens)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # what a library written in Rust raises is no Exception
+            rows = self._fill_one_by_one(bound, spec_tokens)
         assert rows is not None
         return GrammarOutput(list(bound), rows, spec_tokens)
+
+    def _fill_one_by_one(
+        self,
+        bound: Mapping[str, StructuredOutputRequest],
+        spec_tokens: Mapping[str, Sequence[int]],
+    ) -> Bitmask:
+        """The rows, where filling some has failed: those are free, and their requests end with the step.
+        Upstream the engine ends."""
+        parts: list[Bitmask | None] = []
+        for req_id in bound:
+            try:
+                parts.append(self.manager.grammar_bitmask(bound, [req_id], spec_tokens))
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                self._broken[req_id] = error
+                parts.append(None)
+        width = next((part.shape[1] for part in parts if part is not None), 1)
+        return np.concatenate(
+            [
+                np.full((1 + len(spec_tokens.get(req_id, ())), width), -1, np.int32)
+                if part is None
+                else part
+                for req_id, part in zip(bound, parts, strict=True)
+            ]
+        )
 
     def _update_drafts(
         self,
@@ -217,8 +252,7 @@ class GrammarScheduling:
                 continue
             # Where the worker has no draft, it checks token 0.
             tokens = [*drafts.get(req_id, ()), *[0] * len(places)][: len(places)]
-            assert structured.grammar is not None
-            allowed = structured.grammar.validate_tokens(tokens)
+            allowed = self._validate(req_id, structured, tokens)
             num_invalid_tokens = len(places) - len(allowed)
             updated[req_id] = [*allowed, *[-1] * num_invalid_tokens]
             self.num_invalid_spec_tokens[req_id] = num_invalid_tokens
@@ -236,16 +270,38 @@ class GrammarScheduling:
     def rejects(self, request: Request, new_token_ids: list[int]) -> bool:
         """Move the request's grammar on by what was sampled. True: it does not take that, and the request
         ends by an error (`vllm/v1/core/sched/scheduler.py:1416 in Scheduler.update_from_output`)."""
-        grammar = request.structured_output_request.grammar
-        if grammar.accept_tokens(request.request_id, new_token_ids):
-            return False
+        structured = request.structured_output_request
+        error = self._broken.pop(request.request_id, None)
+        if error is None:
+            try:
+                if structured.grammar.accept_tokens(request.request_id, new_token_ids):
+                    return False
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as failure:
+                error = failure
         request.status = RequestStatus.FINISHED_ERROR
         request.stop_reason = f"the grammar rejected the tokens {new_token_ids}"
+        if error is not None:
+            rule = describe_rule(structured.structured_output_key)
+            reason = one_line(f"{type(error).__name__} {error}")
+            request.stop_reason = f"{rule}: the grammar failed: {reason}"
         return True
 
     def keep_allowed(self, request: Request, spec_token_ids: list[int]) -> list[int]:
         """The drafts that the request's grammar allows, up to the first that it bars
         (`vllm/v1/core/sched/scheduler.py:1708 in Scheduler.update_draft_token_ids`)."""
-        grammar = request.structured_output_request.grammar
-        allowed: list[int] = grammar.validate_tokens(spec_token_ids)
-        return allowed
+        structured = request.structured_output_request
+        return self._validate(request.request_id, structured, spec_token_ids)
+
+    def _validate(
+        self, req_id: str, structured: StructuredOutputRequest, tokens: list[int]
+    ) -> list[int]:
+        assert structured.grammar is not None
+        try:
+            return structured.grammar.validate_tokens(tokens)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self._broken[req_id] = error
+            return []

@@ -312,7 +312,7 @@ class SpecDecode:
             self._draft_probs.pop(req_id, None)
 
     def take_draft_token_ids(self, req_ids: list[str] | None = None) -> DraftTokenIds | None:
-        """The drafts for the next step, of these requests or of the last step's; None before there are any."""
+        """The drafts for the next step, of these requests or of the last step's; None before any are made."""
         if not self._draft_req_ids:
             return None
         req_ids = req_ids or self._draft_req_ids

@@ -1,6 +1,6 @@
 """A thousand rules that nobody would write, posted beside a neighbour, with each backend; and dear ones.
 
-Every answer is a 200, or a 400 that names field and rule. The neighbour's tokens are those that it gets alone;
+Every answer is a 200, or a 400 that names field and rule. The neighbour's tokens are those that it has alone;
 `/health` answers meanwhile, in the measure of `test_server_dear.py`.
 """
 
@@ -63,7 +63,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerThere]:
         yield running
         running.signal()
         assert running.wait() == 0
-        assert running.log == ""
+        # xgrammar warns of what it reads otherwise than it is meant, and cannot be told not to.
+        lines = [line for line in running.log.splitlines() if "/project/cpp/" not in line]
+        assert not lines
 
 
 class Neighbour:

@@ -18,7 +18,7 @@ Invariant, asserted where a result comes in:
 * I14  A request has a placeholder for each token that steps in flight may still give it, and no other: what
        was rejected is taken off once, and so is each token that came. So there are never fewer than 0.
 
-Left out: structured output, pipeline parallelism (two plans are on their way, never more).
+Left out: pipeline parallelism (two plans are on their way, never more).
 """
 
 from __future__ import annotations

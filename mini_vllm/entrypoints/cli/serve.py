@@ -159,6 +159,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="say in usage how many prompt tokens were cached",
     )  # fmt: skip
     group.add_argument(
+        "--enable-auto-tool-choice", action=argparse.BooleanOptionalAction, default=False,
+        help="read tool calls; needs --tool-call-parser",
+    )  # fmt: skip
+    group.add_argument(
+        "--tool-call-parser", metavar="NAME",
+        help="the format that the model writes tool calls in: hermes (none)",
+    )  # fmt: skip
+    group.add_argument(
         "--shutdown-timeout", type=_at_least(0, float), default=30.0, metavar="S",
         help="seconds that running requests have after SIGTERM (30)",
     )  # fmt: skip
@@ -235,6 +243,8 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
         allowed_headers=tuple(args.allowed_headers),
         allow_credentials=args.allow_credentials,
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
+        enable_auto_tool_choice=args.enable_auto_tool_choice,
+        tool_call_parser=args.tool_call_parser,
         max_body_bytes=args.max_body_bytes,
         max_header_bytes=args.max_header_bytes,
         max_sequences=args.max_sequences,

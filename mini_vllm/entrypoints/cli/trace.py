@@ -165,8 +165,8 @@ def _beside(args: argparse.Namespace, paths: list[Path], out: TextIO) -> int:
 def run_trace(args: argparse.Namespace, out: TextIO) -> int:
     """The `trace` command. Exit status 0; an input that cannot be read is a ValueError."""
     from mini_vllm.trace import check_trace_path, to_text
-    from mini_vllm.trace.page import to_html
     from mini_vllm.trace.files import trace_bytes
+    from mini_vllm.trace.page import to_html
 
     paths = [Path(name) for name in args.files]
     if args.beside:

@@ -24,6 +24,12 @@ they take vLLM's: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tok
 `return_token_ids` and more (`protocol.py`). What vLLM has and the miniature has not is refused by
 name, never ignored. Other unknown fields are ignored, as in vLLM.
 
+`response_format` and `structured_outputs` take a rule that the output obeys (`rules.py`); what compiles it is
+`--structured-outputs-config.backend`. A rule that cannot be read, compiled or obeyed is a 400 that names it.
+It has at most 65,536 characters, 64 lists and objects in each other, and 10 seconds to be checked and 10 to
+be compiled. A library cannot be stopped: past its time its thread is left to itself, and while there are two
+of these no other rule is begun. vLLM has no such limits.
+
 Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405, 413 or 415; an
 error in HTTP itself has 400, 408, 414, 431 or 503 and ends the connection. What a client may cost
 before, while and after it sends a request is limited by `ServerSettings`, each with a flag of its name.
@@ -38,7 +44,7 @@ A client that goes away aborts its request; one that has only said that it sends
 SIGTERM and SIGINT stop accepting, let running requests finish for `--shutdown-timeout` seconds and
 exit with status 0; a second signal ends at once.
 
-Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, several
+Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, reasoning, several
 API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client,
 prometheus-fastapi-instrumentator, jinja2.
 """

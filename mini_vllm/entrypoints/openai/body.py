@@ -55,6 +55,7 @@ class BodyReader:
         max_body_bytes: the longest body.
         must_read: whether what `make` does for a body of this `model` has to wait for a file.
         too_long: of a body that may take long to check, the answer where it takes too long; else None.
+        before_long: called once before the first such body.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class BodyReader:
         max_body_bytes: int,
         must_read: Callable[[str | None], bool] = lambda model: False,
         too_long: Callable[[object], ApiError | None] = lambda body: None,
+        before_long: Callable[[], None] = lambda: None,
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self.must_read = must_read
         self.too_long = too_long
+        self._before_long: Callable[[], None] | None = before_long
         self._places = asyncio.Semaphore(_MOST_BIG)
         self._beside = ThreadPoolExecutor(1, "mini-vllm-bodies")
         self._beside_big = ThreadPoolExecutor(1, "mini-vllm-big-bodies")
@@ -105,6 +108,9 @@ class BodyReader:
                 thread = self._beside if len(body) <= _BIG else self._beside_big
             checked = read() if thread is None else await beside(thread, read)
             if (too_long := self.too_long(checked)) is not None:
+                if self._before_long is not None:
+                    await beside(None, self._before_long)
+                    self._before_long = None
                 return await asyncio.wrap_future(
                     self._beside_long.submit(lambda: make(checked), too_long)
                 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from mini_vllm.entrypoints.openai.errors import bad_request
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, ChatMessageParam
+from mini_vllm.entrypoints.openai.tools import tools_for_template
 from mini_vllm.tokenizer import chat_template
 from mini_vllm.tokenizer.chat_template import RESERVED, ChatTemplateError
 
@@ -24,7 +25,7 @@ class ChatTemplate(chat_template.ChatTemplate):
         if body.reasoning_effort is not None:
             extra.setdefault("reasoning_effort", body.reasoning_effort)
         given = {
-            "tools": body.tools,
+            "tools": tools_for_template(body.tools),
             "documents": body.documents,
             "add_generation_prompt": body.add_generation_prompt,
             "continue_final_message": body.continue_final_message,

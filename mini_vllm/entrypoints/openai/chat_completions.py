@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`.
 
-Mirrors `vllm/entrypoints/openai/chat_completion/serving.py:85 OpenAIServingChat`. Left out: tool calls,
-reasoning, and with them most of that file.
+Mirrors `vllm/entrypoints/openai/chat_completion/serving.py:85 OpenAIServingChat`. Left out: reasoning, and
+the formats of single models. Tool calls are in `tools.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from mini_vllm.entrypoints.openai.serving import (
     usage_options,
 )
 from mini_vllm.entrypoints.openai.stream import DONE, Channel, EngineResponse, quote, sse
+from mini_vllm.entrypoints.openai.tools import ToolUse
 from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.tool_parsers.abstract_tool_parser import DeltaMessage
 
 NO_TEMPLATE = (
     "this model has no chat template, so messages cannot be made into a prompt: use "
@@ -57,6 +59,7 @@ class ChatCompletion:
         self.n = body.n or 1
         self.lora_request = serving.models.find_lora(body.model)
         self.model_name = serving.model_name(self.lora_request)
+        self.tools = ToolUse(body, serving.settings)
         self.rule = rule_of(body)
         last = body.messages[-1]
         self.role = "assistant" if body.add_generation_prompt else last.role
@@ -145,20 +148,25 @@ class ChatCompletion:
         }
 
     def _choice(self, output: CompletionOutput) -> dict[str, Any]:
+        said: dict[str, Any] = {"content": output.text, "tool_calls": []}
+        finish_reason = output.finish_reason or "stop"
+        if self.tools.active:
+            said, finish_reason = self.tools.message(output.text, output.finish_reason)
+        if self.echoed:
+            said["content"] = self.echoed + (said["content"] or "")
         return {
             "index": output.index,
             "message": {
                 "role": self.role,
-                "content": self.echoed + output.text,
                 "refusal": None,
                 "annotations": None,
                 "audio": None,
                 "function_call": None,
-                "tool_calls": [],
                 "reasoning": None,
+                **said,
             },
             "logprobs": self._logprobs(output),
-            "finish_reason": output.finish_reason or "stop",
+            "finish_reason": finish_reason,
             "stop_reason": output.stop_reason,
             "token_ids": output.token_ids if self.body.return_token_ids else None,
             "routed_experts": None,
@@ -183,6 +191,8 @@ class ChatCompletion:
         middle = ',"delta":{"content":'
         tail = '},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
         only_text = self.top_logprobs is None and not (body.return_token_ids or continuous)
+        tools = self.tools.streams(self.n)
+        only_text &= not tools
         first: RequestOutput | None = None
         async with serving.generate(self.entry) as (outputs, tracked):
             async for result in outputs:
@@ -197,11 +207,17 @@ class ChatCompletion:
                         events += f"{head}{index}{middle}{quote(output.text)}{tail}"
                         continue
                     tracked.finished(output)
+                    delta: DeltaMessage | None = {"content": output.text}
+                    finish_reason = output.finish_reason
+                    if tools:
+                        delta, finish_reason = tools[index].feed(output.text, finish_reason)
+                        if delta is None and not body.return_token_ids:
+                            continue
                     choice = {
                         "index": index,
-                        "delta": {"content": output.text},
+                        "delta": delta or {},
                         "logprobs": self._logprobs(output),
-                        "finish_reason": output.finish_reason,
+                        "finish_reason": finish_reason,
                     }
                     if output.finish_reason is not None:
                         choice["stop_reason"] = output.stop_reason

@@ -14,10 +14,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from mini_vllm.entrypoints.openai.errors import bad_request
 from mini_vllm.entrypoints.openai.rules import FORMAT_SCHEMA, RULE_SCHEMA, rule_field
+from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.sampling_params import RepetitionDetectionParams
 from mini_vllm.utils.surface import is_harmless, refusal
 from mini_vllm.utils.untrusted import shorten_repr
@@ -262,9 +271,12 @@ class ChatCompletionRequest(SamplingFields):
     documents: Objects | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
+    _obeys_tools: bool = PrivateAttr(default=False)
 
     def field_of(self, parameter: str) -> str:
         """See `SamplingFields.field_of`."""
+        if self._obeys_tools and parameter.startswith("structured_outputs"):
+            return "tools"
         if parameter == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
         if parameter == "prompt_logprobs" and self.prompt_logprobs is not None:
@@ -294,7 +306,7 @@ class ChatCompletionRequest(SamplingFields):
                 "continue_final_message",
             )
         self.check_template()
-        self._check_tools()
+        check_tools(self)
 
     def check_template(self) -> None:
         """A template may hide among its own variables. Raises ApiError."""
@@ -303,14 +315,8 @@ class ChatCompletionRequest(SamplingFields):
         if given is not None:
             raise bad_request(str(message), "chat_template")
 
-    def _check_tools(self) -> None:
-        if self.tools == []:
-            raise bad_request("tools must hold at least one tool, or be left out", "tools")
-        # As vLLM without a tool parser: tools may go into the prompt, calls are not parsed.
-        choice = self.tool_choice or ("auto" if self.tools else "none")
-        if choice != "none":
-            raise bad_request(
-                f"tool_choice={shorten_repr(choice)}: the miniature has no parser for tool calls; "
-                "tool_choice='none' shows the tools to the chat template and leaves it at that",
-                "tool_choice",
-            )
+    def obey_tools(self, schema: dict[str, Any]) -> None:
+        """Put the output under the rule of a tool choice, in place of any other
+        (`vllm/tool_parsers/abstract_tool_parser.py:88 ToolParser.adjust_request`)."""
+        self.structured_outputs, self.response_format = {"json": schema}, None
+        self._obeys_tools = True

@@ -95,11 +95,19 @@ class Serving:
         self.reader = PromptReader(
             engine.tokenizer, engine.model.config.vocab_size, self.max_model_len
         )
-        self.bodies = BodyReader(settings.max_body_bytes, self.models.must_read, check_too_long)
+        self.bodies = BodyReader(
+            settings.max_body_bytes, self.models.must_read, check_too_long, self._load_libraries
+        )
         self.defaults: dict[str, Any] = load_default_sampling_params(settings.model)
         self.in_flight: set[EngineResponse] = set()
         self._counter = itertools.count()
         self._random = random.Random()  # an id is no secret, and asking the system for one is slow
+
+    def _load_libraries(self) -> None:
+        from mini_vllm.structured_output.manager import load_libraries
+
+        settings = self.llm.engine.config.structured_outputs
+        load_libraries(settings.backend if settings is not None else "auto")
 
     def check(self, body: SamplingFields) -> None:
         """Whether this server can answer the request at all. Raises ApiError, EngineDeadError."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.tool_parsers import TOOL_PARSERS
 
 _COUNTS = (
     "max_body_bytes",
@@ -58,6 +59,10 @@ class ServerSettings:
             (`vllm/entrypoints/openai/cli_args.py:257 FrontendArgs.allow_credentials`).
         enable_prompt_tokens_details: say in `usage` how many prompt tokens were cached
             (`vllm/entrypoints/openai/cli_args.py:135 BaseFrontendArgs.enable_prompt_tokens_details`).
+        enable_auto_tool_choice: read tool calls
+            (`vllm/entrypoints/openai/cli_args.py:108 BaseFrontendArgs.enable_auto_tool_choice`). Upstream's
+            `required` and a tool by name need it, too.
+        tool_call_parser: the format that the model writes them in; needed for that.
         max_body_bytes: the longest request body.
         max_sequences: most sequences in one request: its prompts times its `n`.
         max_output_values: most values in one answer. Each sequence counts its `max_tokens`, each token
@@ -84,6 +89,8 @@ class ServerSettings:
     allowed_headers: tuple[str, ...] = ("*",)
     allow_credentials: bool = False
     enable_prompt_tokens_details: bool = False
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: str | None = None
     max_body_bytes: int = 8 * 1024**2
     max_sequences: int = 1024
     max_output_values: int = 2**18
@@ -104,6 +111,14 @@ class ServerSettings:
                 raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
         if self.api_key is not None and not self.api_key:
             raise ValueError("api_key must not be empty, got ''")
+        if self.tool_call_parser is not None and self.tool_call_parser not in TOOL_PARSERS:
+            raise ValueError(
+                f"tool_call_parser must be one of {', '.join(TOOL_PARSERS)}, got {self.tool_call_parser!r}"
+            )
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise ValueError(
+                "enable_auto_tool_choice=True needs a tool_call_parser, got tool_call_parser=None"
+            )
         for name in self.served_model_names:
             if not name:
                 raise ValueError(

@@ -25,7 +25,7 @@ def prune(rules: Mapping[str, Node]) -> dict[str, Node]:
     """
     callers: dict[str, list[str]] = {}
     for name, body in rules.items():
-        for called in called_rules(body):
+        for called in dict.fromkeys(called_rules(body)):
             callers.setdefault(called, []).append(name)
     finite: set[str] = set()
     pending = list(rules)

@@ -30,7 +30,7 @@ REFUSED = {
     **dict.fromkeys(
         [
             "not", "if", "then", "else", "contains", "minContains", "maxContains", "multipleOf",
-            "patternProperties", "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
+            "dependentRequired", "dependentSchemas", "dependencies",
             "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
             "$recursiveAnchor", "$vocabulary",
         ],
@@ -228,6 +228,8 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "properties": _named_schemas,
     "required": _texts,
     "additionalProperties": _schema,
+    "patternProperties": _named_schemas,
+    "propertyNames": _schema,
     "minProperties": _count,
     "maxProperties": _count,
     "items": _items,

@@ -15,7 +15,10 @@ from mini_vllm.structured_output.automata.keywords import (
 )
 from mini_vllm.structured_output.automata.limits import RuleTooLarge
 
-_MOST_OPTIONS = 200
+MOST_OPTIONS = 200
+"""That are compared with each other, or put together from those of several schemas."""
+_MOST_PAIRS = 100_000
+_NAMED = ("properties", "patternProperties", "additionalProperties")
 
 Schema = dict[str, Any] | bool
 FlatSchema = Flat | bool
@@ -39,14 +42,18 @@ def merge(left: FlatSchema, right: FlatSchema, path: str) -> FlatSchema:
     """
     if isinstance(left, bool) or isinstance(right, bool):
         return right if left is True else left if right is True else False
+    for ours, theirs in ((left, right), (right, left)):
+        if "patternProperties" in ours and not theirs.keys().isdisjoint(_NAMED):
+            raise refuse(path, "patternProperties and other properties at once are not supported")
     merged = {**left, **right}
     for key in left.keys() & right.keys():
         if key in _MERGED:
             merged[key] = _MERGED[key](left[key], right[key])
         elif key == "anyOf":
+            if len(left[key]) * len(right[key]) > MOST_OPTIONS:
+                place = join_path(path, "allOf")
+                raise RuleTooLarge(f"{place}: more than {MOST_OPTIONS} options of anyOf")
             merged[key] = [both(a, b) for a in left[key] for b in right[key]]
-            if len(merged[key]) > _MOST_OPTIONS:
-                raise RuleTooLarge(f"{path}: allOf: more than {_MOST_OPTIONS} options of anyOf")
         elif left[key] != right[key]:
             raise refuse(path, f"two different {key} at once are not supported")
     _merge_objects(left, right, merged)
@@ -85,6 +92,8 @@ def _common_types(left: frozenset[str], right: frozenset[str]) -> frozenset[str]
 
 
 def _common_values(left: list[Any], right: list[Any]) -> list[Any]:
+    if len(left) * len(right) > _MOST_PAIRS:
+        raise RuleTooLarge(f"enum: {len(left)} and {len(right)} values are too many to compare")
     return [value for value in left if any(same_value(value, other) for other in right)]
 
 
@@ -100,6 +109,7 @@ _MERGED: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "properties": lambda left, right: {},  # these depend on each other: see below
     "additionalProperties": both,
+    "propertyNames": both,
     "prefixItems": lambda left, right: [],
     "items": both,
 }  # fmt: skip
@@ -131,10 +141,14 @@ def _merge_arrays(left: Flat, right: Flat, merged: Flat) -> None:
 
 
 def exclude_each_other(
-    left: FlatSchema, right: FlatSchema, flatten: Callable[[Schema, str], FlatSchema], path: str
+    left: FlatSchema,
+    right: FlatSchema,
+    flatten: Callable[[Schema, str], FlatSchema],
+    path: str,
+    depth: int = 3,
 ) -> bool:
     """Whether it is easy to see that no value fits both: their types differ, or their values, or they are
-    objects that must have a property whose values differ."""
+    objects that must have a property whose values differ, so many objects deep at most."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is False or right is False
     shared = _common_types(_possible_types(left), _possible_types(right))
@@ -142,7 +156,7 @@ def exclude_each_other(
         return True
     if "enum" in left and "enum" in right:
         return not _common_values(left["enum"], right["enum"])
-    if shared != {"object"}:
+    if shared != {"object"} or depth == 0:
         return False
     for name in left.get("required", []):
         if name in right.get("required", []):
@@ -150,7 +164,7 @@ def exclude_each_other(
                 flatten(side.get("properties", {}).get(name, True), join_path(path, name))
                 for side in (left, right)
             ]
-            if exclude_each_other(values[0], values[1], flatten, path):
+            if exclude_each_other(values[0], values[1], flatten, path, depth - 1):
                 return True
     return False
 

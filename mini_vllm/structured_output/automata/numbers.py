@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from mini_vllm.structured_output.automata.syntax import (
     EMPTY,
@@ -59,6 +60,21 @@ class Interval:
             last = int(high.to_integral_value(rounding="ROUND_FLOOR"))
             last -= self.high_open and last == high
         return first, last
+
+
+def interval_of(schema: Mapping[str, Any]) -> Interval:
+    """What the bounds of a schema leave."""
+    low, low_open = _stricter(max, schema.get("minimum"), schema.get("exclusiveMinimum"))
+    high, high_open = _stricter(min, schema.get("maximum"), schema.get("exclusiveMaximum"))
+    return Interval(low, high, low_open, high_open)
+
+
+def _stricter(
+    choose: Callable[..., Decimal], closed: Decimal | None, opened: Decimal | None
+) -> tuple[Decimal | None, bool]:
+    if closed is None or opened is None:
+        return (closed, False) if opened is None else (opened, True)
+    return choose(closed, opened), choose(closed, opened) == opened
 
 
 def integers(interval: Interval) -> Node:

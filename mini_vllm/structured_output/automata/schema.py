@@ -2,11 +2,11 @@
 
 Every document that the rules match is valid. Not every valid document is matched:
 
-* Properties come in the schema's order, additional ones after them. An object whose schema lists
-  properties has no others unless `additionalProperties` says so, and an array whose schema lists
-  `prefixItems` none beside them unless `items` does, as with xgrammar.
+* Properties come in the schema's order, additional ones after them. An object whose schema has
+  `properties` or `patternProperties` has no others unless `additionalProperties` says so, and an array
+  whose schema has `prefixItems` none beside them unless `items` does, as with xgrammar.
 * A string with a length, a pattern or a format has no escapes where it can do without, and a pattern is
-  for the whole string.
+  for the whole string or name.
 * A whole number is written without a point; a number with a bound without an exponent.
 * Values of `enum` and `const` are written without blanks.
 
@@ -16,7 +16,6 @@ What is not supported is refused, with its path: no keyword is passed over but t
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -40,13 +39,14 @@ from mini_vllm.structured_output.automata.limits import (
 )
 from mini_vllm.structured_output.automata.load import load_schema, text_of
 from mini_vllm.structured_output.automata.merge import (
+    MOST_OPTIONS,
     FlatSchema,
     Schema,
     exclude_each_other,
     merge,
     merged_without,
 )
-from mini_vllm.structured_output.automata.numbers import Interval, decimals, integers
+from mini_vllm.structured_output.automata.numbers import decimals, integers, interval_of
 from mini_vllm.structured_output.automata.regex import parse_regex
 from mini_vllm.structured_output.automata.strings import (
     PLAIN,
@@ -73,11 +73,14 @@ from mini_vllm.structured_output.automata.syntax import (
 from mini_vllm.utils.untrusted import shorten_repr
 
 _CONSTRAINTS = {
-    "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
+    "object": (
+        "properties", "required", "additionalProperties", "patternProperties", "propertyNames",
+        "minProperties", "maxProperties",
+    ),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
     "string": ("minLength", "maxLength", "pattern", "format"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-}
+}  # fmt: skip
 _MOST_WORK = 2_000_000
 
 
@@ -98,8 +101,11 @@ def parse_schema(
     """
     schema = load_schema(text, limits)
     builder = _Builder(schema, any_whitespace, limits)
-    root = builder.refer(schema, "")
-    builder.build()
+    try:
+        root = builder.refer(schema, "")
+        builder.build()
+    except RecursionError as error:  # `allOf` may nest what it puts together
+        raise RuleTooLarge("its schemas are nested too deep") from error
     refuse_left_recursion(builder.rules)
     rules = prune(builder.rules)
     if root.rule not in rules:
@@ -165,10 +171,10 @@ class _Builder:
             name, schema, path = self._pending.pop()
             self.rules[name] = self._body(self.flatten(schema, path), path)
 
-    def _resolve(self, reference: str, path: str) -> tuple[Schema, str]:
+    def _resolve(self, reference: object, path: str) -> tuple[Schema, str]:
         """What a reference leads to, and where that is."""
         found: Any = self._root
-        if reference != "#" and not reference.startswith("#/"):
+        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             raise refuse(path, f"{shorten_repr(reference)} does not begin with '#/'")
         steps = [_unescape(step) for step in reference.split("/")[1:]]
         for step in steps:
@@ -195,6 +201,10 @@ class _Builder:
         key = self._count(schema)
         if key in inside:
             raise refuse(path, "it leads to itself before anything is written")
+        if len(inside) > self._limits.depth:
+            raise RuleTooLarge(
+                f"{path}: more than {self._limits.depth} references and allOf in a row"
+            )
         if key not in self._flat:
             flat: FlatSchema = check_keywords(schema, path)
             assert isinstance(flat, dict)
@@ -235,6 +245,8 @@ class _Builder:
             {"allOf": [option, rest]} if rest else option for option in flat[key]
         ]
         if key == "oneOf":
+            if len(options) > MOST_OPTIONS:
+                raise RuleTooLarge(f"{join_path(path, key)}: more than {MOST_OPTIONS} options")
             flats = [self.flatten(o, place) for o, place in zip(options, places, strict=True)]
             for b, right in enumerate(flats):
                 for a, left in enumerate(flats[:b]):
@@ -261,11 +273,11 @@ class _Builder:
         if kind == "boolean":
             return Either((literal("true"), literal("false")))
         if kind == "integer":
-            return integers(_interval(flat))
+            return integers(interval_of(flat))
         if not any(key in flat for key in _CONSTRAINTS[kind]):
             return self._any[kind]
         if kind == "number":
-            return decimals(_interval(flat))
+            return decimals(interval_of(flat))
         if kind == "string":
             return self._string(flat, path)
         return self._array(flat, path) if kind == "array" else self._object(flat, path)
@@ -280,10 +292,13 @@ class _Builder:
             return quoted(Repeated(Characters(PLAIN), least, most))
         if least or most is not None:
             raise refuse(join_path(path, "pattern"), "beside a length is not supported")
+        return self._pattern(flat["pattern"], join_path(path, "pattern"))
+
+    def _pattern(self, regex: str, place: str) -> Node:
         try:
-            return pattern(flat["pattern"], self._limits)
+            return pattern(regex, self._limits)
         except RuleError as error:
-            raise type(error)(f"{join_path(path, 'pattern')}: {error}") from error
+            raise type(error)(f"{place}: {error}") from error
 
     def _array(self, flat: Flat, path: str) -> Node:
         least, most = flat.get("minItems", 0), flat.get("maxItems")
@@ -303,46 +318,59 @@ class _Builder:
         return self._bracketed("[", node if count else EMPTY, "]")
 
     def _object(self, flat: Flat, path: str) -> Node:
-        free = flat.get("additionalProperties", "properties" not in flat)
+        required = dict.fromkeys(flat.get("required", []))
         properties = dict(flat.get("properties", {}))
-        required = flat.get("required", [])
         for name in required:
-            if name not in properties:
-                # It fits `additionalProperties`, if that is said, and comes last.
-                properties[name] = flat.get("additionalProperties", True)
-        least, most = flat.get("minProperties", 0), flat.get("maxProperties")
+            # What is not listed fits `additionalProperties`, if that is said, and comes last.
+            properties.setdefault(name, flat.get("additionalProperties", True))
         parts: list[tuple[Node, bool]] = []
         for name, schema in properties.items():
             value = self.refer(schema, join_path(path, f"properties.{name}"))
             parts.append((Joined((json_text(name), self._colon, value)), name not in required))
-        if least > len(required) and (properties or least > 1):
-            # Free names may stand twice, so that they cannot be counted.
-            raise refuse(
-                join_path(path, "minProperties"), "is not supported here: name more in required"
-            )
+        free = self._free_member(flat, properties, path)
+        least, most = flat.get("minProperties", 0), flat.get("maxProperties")
         if most is not None and most < len(required):
             return self._nothing(join_path(path, "maxProperties"), "fewer than required")
-        if most is not None and properties and (free is not False or most < len(properties)):
+        if least > len(required) and (properties or least > 1):
+            # Free names may stand twice, so that they cannot be counted.
+            why = "is not supported here: name more in required"
+            raise refuse(join_path(path, "minProperties"), why)
+        if most is not None and properties and (free != NOTHING or most < len(properties)):
             raise refuse(join_path(path, "maxProperties"), "beside properties is not supported")
-        if free is not False and most != 0:
-            parts.append((self._additional(free, properties, most, path), least <= len(required)))
+        if most != 0:
+            more = Repeated(Joined((self._comma, free)), 0, None if most is None else most - 1)
+            parts.append((Joined((free, more)), least <= len(required)))
         return self._bracketed("{", Listed(tuple(parts), self._comma), "}")
 
-    def _additional(
-        self, free: Schema, names: dict[str, Schema], most: int | None, path: str
-    ) -> Node:
+    def _free_member(self, flat: Flat, properties: dict[str, Schema], path: str) -> Node:
+        """A property that is not listed, with its name."""
+        schema = flat.get("additionalProperties", "properties" not in flat)
         place = join_path(path, "additionalProperties")
         key: Node = self._any["string"]
-        if names:
+        for keyword in ("patternProperties", "propertyNames"):
+            if keyword in flat and properties:
+                raise refuse(join_path(path, keyword), "beside properties is not supported")
+        if "propertyNames" in flat:
+            names = {"allOf": [{"type": "string"}, flat["propertyNames"]]}
+            key = self.refer(names, join_path(path, "propertyNames"))
+        if "patternProperties" in flat:
+            place = join_path(path, "patternProperties")
+            if len(flat["patternProperties"]) != 1 or flat.get("additionalProperties", False):
+                raise refuse(place, "more than one, or beside others, is not supported")
+            if "propertyNames" in flat:
+                raise refuse(place, "beside propertyNames is not supported")
+            [(regex, schema)] = flat["patternProperties"].items()
+            key = self._pattern(regex, place)
+        elif schema is False:
+            return NOTHING
+        elif properties:
             try:
-                key = other_keys(names, Call("rest of a string"), self._limits)
+                key = other_keys(properties, Call("rest of a string"), self._limits)
             except UnsupportedRule as error:
                 raise refuse(place, str(error)) from error
         # A rule of its own, since `Listed` writes its parts twice and the names may be many.
-        body = Joined((key, self._colon, self.refer(free, place)))
-        member = Call(self._new_rule(f"{place} with its name", body))
-        more = Joined((self._comma, member))
-        return Joined((member, Repeated(more, 0, None if most is None else most - 1)))
+        body = Joined((key, self._colon, self.refer(schema, place)))
+        return Call(self._new_rule(f"{place} with its name", body))
 
     def _bracketed(self, opening: str, inside: Node, closing: str) -> Node:
         return Joined((literal(opening), self._blanks, inside, self._blanks, literal(closing)))
@@ -356,17 +384,3 @@ def _unescape(step: str) -> str:
 def _as_schema(flat: Flat) -> Schema:
     """Keywords as a schema again."""
     return {key: sorted(value) if key == "type" else value for key, value in flat.items()}
-
-
-def _interval(flat: Flat) -> Interval:
-    low, low_open = _stricter(max, flat.get("minimum"), flat.get("exclusiveMinimum"))
-    high, high_open = _stricter(min, flat.get("maximum"), flat.get("exclusiveMaximum"))
-    return Interval(low, high, low_open, high_open)
-
-
-def _stricter(
-    choose: Any, closed: Decimal | None, opened: Decimal | None
-) -> tuple[Decimal | None, bool]:
-    if closed is None or opened is None:
-        return (closed, False) if opened is None else (opened, True)
-    return choose(closed, opened), choose(closed, opened) == opened

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from course.learner.labs import load_module
-from course.learner.stubs import run_script
 
 HERE = Path(__file__).resolve().parent
 support = load_module(HERE / "support.py", "lab_12_01_support")
@@ -55,4 +54,4 @@ def reachable(mask: Any) -> set[Any]:
 
 
 if __name__ == "__main__":
-    run_script(lambda: main(*sys.argv[1:2]))
+    main(*sys.argv[1:2])

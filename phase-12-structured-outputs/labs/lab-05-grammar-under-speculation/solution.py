@@ -34,7 +34,7 @@ def filter_drafts(grammar: Grammar, drafts: Sequence[int]) -> list[int]:
     """The longest beginning of the drafts that the grammar allows."""
     kept: list[int] = []
     for token in drafts:
-        if token == -1 or not grammar.accept_token(token):
+        if not grammar.accept_token(token):  # -1 neither
             break
         kept.append(token)
     grammar.rollback(len(kept))
@@ -119,10 +119,9 @@ def must_defer(requests: Sequence[Scheduled]) -> bool:
 def async_step(core: Core) -> None:
     """One turn of the engine's loop."""
     plan = core.schedule()
-    deferred = False
+    deferred = plan is not None and must_defer(plan.requests)
     if plan is not None:
         core.execute_model(plan)
-        deferred = must_defer(plan.requests)
         if not deferred:
             core.sample_tokens(plan, core.get_grammar_bitmask(plan))
     core.update_from_output(plan)

@@ -404,7 +404,7 @@ def replay(lab: Any, recorded_run: dict[str, Any]) -> Answer:
     """A run of real vLLM once more by your functions: its drafts, its model's choices. No model runs."""
     tokenizer = Tokenizer.from_folder(DEFAULT_MODEL)
     end = tokenizer.eos_token_id
-    assert end is not None
+    assert end is not None, "the shipped tokenizer has no end token"
     backend = NativeBackend(tokenizer, len(tokenizer))
     jobs = []
     for line in recorded_run["requests"]:

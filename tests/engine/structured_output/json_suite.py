@@ -168,15 +168,26 @@ def obey_natively() -> Obey:
     return obey_with(NativeBackend)
 
 
+def _found(pattern: str) -> str:
+    """For the whole text: a pattern somewhere in it."""
+    return f"^.*({pattern.strip('^$')}).*$"
+
+
 RELAXED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "no other properties or items": lambda s: {
         **({"additionalProperties": True} if "properties" in s else {}),
         **({"items": True} if "prefixItems" in s else {}),
         **s,
     },
-    "pattern is for the whole string": lambda s: (
-        {**s, "pattern": f"^.*({s['pattern'].strip('^$')}).*$"} if "pattern" in s else s
-    ),
+    "a pattern is for the whole string": lambda s: {
+        **s,
+        **({"pattern": _found(s["pattern"])} if "pattern" in s else {}),
+        **(
+            {"patternProperties": {_found(p): v for p, v in s["patternProperties"].items()}}
+            if "patternProperties" in s
+            else {}
+        ),
+    },
     "format is obeyed": lambda s: {k: v for k, v in s.items() if k != "format"},
     "one text for a value of enum or const": lambda s: {
         k: v for k, v in s.items() if k not in ("enum", "const")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from mini_vllm.structured_output.automata.pushdown import Pushdown
+
 NAMES = ["a", "ab", "b", 'k"', "é", "", "long name", "a\n", "😀", "x/y", "\\"]
 TEXTS = ["", "a", "ab", 'q"', "é€", "x\ny", "\\", "tab\t", "😀", "\x01", "a/b"]
 PATTERNS = [
@@ -143,7 +145,13 @@ class RandomSchemas:
         free = rng.randrange(4)
         if free:
             schema["additionalProperties"] = [True, False, self.part(depth)][free - 1]
-        if not names and schema.get("additionalProperties", False) is not False:
+        if not names and rng.random() < 0.3:
+            schema["additionalProperties"] = False
+            schema["patternProperties"] = {rng.choice(PATTERNS): self.part(depth)}
+        elif not names and rng.random() < 0.3:
+            schema["additionalProperties"] = self.part(depth)
+            schema["propertyNames"] = {"pattern": rng.choice(PATTERNS)}
+        elif not names and schema.get("additionalProperties", False) is not False:
             if rng.random() < 0.5:
                 schema["maxProperties"] = rng.randint(1, 3)
             if rng.random() < 0.3:
@@ -193,3 +201,27 @@ class RandomSchemas:
         if self._shared and self._defining:  # xgrammar does not see what can never be finished
             return {"anyOf": [reference, {"type": "null"}]}
         return reference
+
+
+def write_randomly(rng: random.Random, automaton: Pushdown, most: int = 400) -> str | None:
+    """A document of random bytes, ended now and then where it may end; None if it is longer.
+
+    Raises AssertionError where no byte is allowed and the document is not at its end.
+    """
+    state, read = automaton.start, bytearray()
+    while len(read) < most:
+        if automaton.accepts(state) and rng.random() < 0.6:
+            return read.decode(errors="surrogatepass")
+        usual = rng.sample(_USUAL, len(_USUAL)) if rng.random() < 0.7 else []
+        for byte in (*usual, *rng.sample(range(256), 256)):
+            if after := automaton.advance(state, bytes([byte])):
+                state = after
+                read.append(byte)
+                break
+        else:
+            assert automaton.accepts(state), bytes(read)
+            return read.decode(errors="surrogatepass")
+    return None
+
+
+_USUAL = [*b'"}],:truefalsn0123456789 ']

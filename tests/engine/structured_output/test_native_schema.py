@@ -20,7 +20,7 @@ from mini_vllm.structured_output.backend_types import BackendConfig, StructuredO
 from mini_vllm.tokenizer.tokenizer import Tokenizer
 from tests.engine.helpers.thorough import either
 from tests.engine.structured_output.random_rules import json_vocabulary
-from tests.engine.structured_output.random_schemas import RandomSchemas
+from tests.engine.structured_output.random_schemas import RandomSchemas, write_randomly
 
 TINY = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"
 INT, TEXT = {"type": "integer"}, {"type": "string"}
@@ -89,6 +89,10 @@ def takes(automaton: Pushdown, document: str) -> bool:
         ({"properties": {'k"\n😀': INT}, "required": ['k"\n😀'], "additionalProperties": True},
          [r'{"k\"\n😀":1}', r'{"k\"\n😀":1,"k\"":2}'],
          [r'{"k\"\n😀":"a"}', r'{"k\"\n😀":1,"k\"\u000a😀":2}', r'{"k\"\n😀":1,"k\"\n\ud83d\ude00":2}']),
+        ({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INT},
+         ['{"b":1}', "{}"], ['{"c":1}', '{"a":"x"}']),
+        ({"type": "object", "patternProperties": {"^x-[a-z]+$": INT}, "minProperties": 1},
+         ['{"x-a":1}', '{"x-a":1,"x-bc":2}'], ["{}", '{"x-":1}', '{"x-a":null}', '{"y":1}']),
         ({"type": "object", "properties": {"a": False, "b": INT}}, ['{"b":1}', "{}"], ['{"a":1}']),
         ({"required": ["b", "a"], "properties": {"a": INT}},
          ['{"a":1,"b":null}', "7"], ['{"a":1}', '{"b":1}']),
@@ -144,6 +148,12 @@ def test_a_schema_is_obeyed(schema: Any, good: list[str], bad: list[str]) -> Non
         ({"oneOf": [INT, {"type": "number"}]}, "^oneOf: a value may fit both 0 and 1; anyOf is supported"),
         ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "^two different pattern at once"),
         ({"enum": ["a", "bb"], "minLength": 2}, "^enum: beside minLength is not supported"),
+        ({"properties": {"a": INT}, "propertyNames": {}}, "^propertyNames: beside properties"),
+        ({"patternProperties": {"a": {}, "b": {}}}, "^patternProperties: more than one"),
+        ({"patternProperties": {"a(": {}}}, "^patternProperties: regex, character 2"),
+        ({"allOf": [{"patternProperties": {"a": INT}}, {"additionalProperties": False}]},
+         "^patternProperties and other properties at once"),
+        ({"type": "object", "additionalProperties": False, "minProperties": 1}, "no document fits"),
         ({"type": "object", "minProperties": 2}, "^minProperties: is not supported here"),
         ({"properties": {"a": INT, "b": INT}, "maxProperties": 1}, "^maxProperties: beside properties"),
         ({"$ref": "other.json"}, r"^\$ref: 'other.json' does not begin with '#/'"),
@@ -186,7 +196,12 @@ def nested(depth: int) -> dict[str, Any]:
         ({"anyOf": [{"const": number} for number in range(2100)]}, "more than 2000 schemas"),
         ({"enum": ["a" * 60_000]}, "characters are more than"),
         ({"allOf": [{"anyOf": [{"const": 20 * i + j} for j in range(20)]} for i in range(3)]},
-         "more than 200 options of anyOf"),
+         "^allOf: more than 200 options of anyOf"),
+        ({"allOf": [{"enum": list(range(n, n + 400))} for n in (0, 300)]}, "400 and 400 values are too many"),
+        ({"oneOf": [{"const": number} for number in range(201)]}, "^oneOf: more than 200 options"),
+        ({"$ref": "#/$defs/0", "$defs": {
+            str(n): {"title": "", "$ref": f"#/$defs/{n + 1}"} for n in range(900)} | {"900": INT}},
+         "more than 100 references"),
     ],
 )  # fmt: skip
 def test_a_huge_schema_is_refused(schema: Any, named: str) -> None:
@@ -268,3 +283,48 @@ def test_a_long_document_costs_no_recursion() -> None:
     assert takes(
         compiled({"properties": {"a" * 100: INT}, "additionalProperties": True}), '{"a":1}'
     )
+
+
+def broken(rng: random.Random, value: Any) -> Any:
+    """The same with a part somewhere replaced, renamed or left out."""
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        name = rng.choice(list(value))
+        changed = {key: inner for key, inner in value.items() if key != name}
+        if rng.random() < 0.8:
+            place = name if rng.random() < 0.7 else rng.choice(WORDS)
+            changed[place] = broken(rng, value[name])
+        return changed
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        at = rng.randrange(len(value))
+        return [*value[:at], broken(rng, value[at]), *value[at + 1 :]]
+    return rng.choice([*JUNK, value])
+
+
+WORDS = [
+    "type", "enum", "const", "allOf", "oneOf", "anyOf", "$ref", "properties", "required", "items", "pattern",
+    "prefixItems", "minItems", "maxLength", "minimum", "additionalProperties", "format", "$defs", "$id",
+    "not", "",
+]  # fmt: skip
+JUNK = [
+    None, True, False, -1, 0, 2.5, 10**30, "", "#", "#/$defs/m", "string", "a(", [], {}, [[]], {"": {}},
+    [{"$ref": "#"}], {"type": "integer"}, "\ud800", {"$ref": "#/$defs/n/anyOf/0"}, ["a", "a"],
+]  # fmt: skip
+
+
+def test_a_broken_schema_is_refused_or_can_be_obeyed() -> None:
+    """Nothing but a refusal is ever raised, and what is compiled leads to no dead end."""
+    rng = random.Random(5)
+    draw = RandomSchemas(rng, shared=False).draw
+    refused = obeyed = 0
+    while refused + obeyed < either(400, 5000):
+        schema = draw()
+        for _ in range(rng.randint(1, 3)):
+            schema = broken(rng, schema)
+        try:
+            automaton = compiled(schema)
+        except (UnsupportedRule, RuleTooLarge):
+            refused += 1
+            continue
+        obeyed += 1
+        write_randomly(rng, automaton, 60)
+    assert min(refused, obeyed) > 40

@@ -26,7 +26,7 @@ from mini_vllm.structured_output.backend_native import NativeGrammar
 from tests.engine.helpers.thorough import either
 from tests.engine.structured_output.json_suite import FORMATS_CHECKED, is_valid
 from tests.engine.structured_output.random_rules import json_vocabulary
-from tests.engine.structured_output.random_schemas import NAMES, RandomSchemas
+from tests.engine.structured_output.random_schemas import NAMES, RandomSchemas, write_randomly
 from tests.engine.structured_output.test_native_vllm import Walk
 
 pytestmark = pytest.mark.vllm
@@ -190,22 +190,3 @@ def test_no_document_is_written_that_a_validator_rejects(
                 assert is_valid(schema, document, FORMATS_CHECKED), (schema, document)
     with capsys.disabled():
         print(f"\n{compiled} schemas, {written} documents, all valid; refused: {refused.total()}")
-
-
-def write_randomly(rng: random.Random, automaton: Pushdown) -> str | None:
-    """A document of random bytes, ended as soon as it may be now and then; None past 400 bytes."""
-    state, read = automaton.start, bytearray()
-    for _ in range(400):
-        if automaton.accepts(state) and rng.random() < 0.6:
-            return read.decode(errors="surrogatepass")
-        onward = [
-            (byte, after)
-            for byte in [*b'"}],:truefalsn0123456789 ' * (rng.random() < 0.7), *range(256)]
-            if (after := automaton.advance(state, bytes([byte])))
-        ]
-        if not onward:
-            assert automaton.accepts(state), bytes(read)
-            return read.decode(errors="surrogatepass")
-        byte, state = rng.choice(onward)
-        read.append(byte)
-    return None

@@ -22,7 +22,7 @@ from mini_vllm import (
 )
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.lora.request import LoRARequest
-from mini_vllm.structured_output.backend_native import NativeBackend
+from mini_vllm.structured_output.backend_native import NativeBackend, NativeGrammar
 from tests.engine.helpers.thorough import either
 from tests.engine.structured_output.test_engine import NATIVE, PART, bound, generate, texts
 
@@ -30,6 +30,11 @@ RULES: list[dict[str, Any] | None] = [
     {"regex": PART}, None, {"choice": ["repair", "return"]}, {"json_object": True},
 ]  # fmt: skip
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+EAGLE = {
+    "method": "eagle",
+    "model": str(DEFAULT_MODEL.parent / "tiny-llama-eagle"),
+    "num_speculative_tokens": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +96,38 @@ def test_a_stream_whose_rule_does_not_compile_ends_alone(
         failed.outputs[0].stop_reason
     )
     assert [stream[-1].outputs[0].text for stream in outputs[1:]] == plain
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fill_bitmask", {}), ("accept_tokens", {}), ("fill_bitmask", {"async_scheduling": True}),
+        ("fill_bitmask", {"speculative_config": EAGLE}),
+        ("validate_tokens", {"speculative_config": EAGLE}),
+        ("validate_tokens", {"speculative_config": EAGLE, "async_scheduling": True}),
+    ],
+)  # fmt: skip
+def test_a_grammar_that_fails_in_a_step_ends_its_own_request(
+    method: str, settings: dict[str, Any], plain: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = getattr(NativeGrammar, method)
+
+    def fail(self: Any, *args: Any) -> Any:
+        if self.num_processed_tokens > 2 and self._automaton is planted[0]:
+            raise RuntimeError("out of stack")
+        planted.append(self._automaton)  # the first that is asked is the first request's
+        return call(self, *args)
+
+    planted: list[Any] = []
+    llm = LLM(max_num_seqs=8, **NATIVE, **settings)
+    monkeypatch.setattr(NativeGrammar, method, fail)
+    outputs = generate(llm, [bound({"regex": "[a-z]{9}"}), *(bound(rule) for rule in RULES)])
+    failed = outputs[0].outputs[0]
+    assert failed.finish_reason == "error"
+    assert failed.stop_reason == (
+        "structured_outputs.regex '[a-z]{9}': the grammar failed: RuntimeError out of stack"
+    )
+    assert texts(outputs)[1:] == plain
 
 
 def test_a_rule_beside_an_adapter() -> None:

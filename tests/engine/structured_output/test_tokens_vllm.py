@@ -43,7 +43,7 @@ def scenarios(rules: list[Any], spec: dict[str, Any] | None = None) -> list[Scen
     """Prompts whose rules follow each other: together, one by one, and in a pool that is too small."""
     encode = Tokenizer.from_folder(DEFAULT_MODEL).encode
     prompts = make_prompts(encode, 264, either(32, 200), seed=12)
-    made = make_scenarios(prompts, alone=either(8, 40), pool=56, speculative_config=spec)
+    made = make_scenarios(prompts, either(8, 40), 40, 64, spec)
     rule_of = {str(prompt): rules[i % len(rules)] for i, prompt in enumerate(prompts)}
     for scenario in made:
         asked = [rule_of[str(prompt)] for prompt in scenario.prompts]

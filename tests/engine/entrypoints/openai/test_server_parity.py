@@ -32,7 +32,7 @@ from tests.engine.helpers.server.server_compare import (  # noqa: E402
     rows,
     section,
 )
-from tests.engine.helpers.server.server_play import SERVERS, play, requests  # noqa: E402
+from tests.engine.helpers.server.server_play import SERVERS, play, possible, requests  # noqa: E402
 
 
 def answers_here() -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def answers_here() -> list[dict[str, Any]]:
             patch.setenv("VLLM_SERVER_DEV_MODE", str(int(options.pop("dev", False))))
             settings = ServerSettings(served_model_names=("tiny-llama",), **options)
             apps[name] = build_app(llm, settings)
-        return asyncio.run(play(apps))
+        return asyncio.run(play(apps, possible()))
     finally:
         patch.undo()
         llm.shutdown()
@@ -62,6 +62,7 @@ def found() -> dict[str, list[str]]:
     return {
         name: [f"{name}: {line}" for line in differences(theirs[name], ours[name], sampled[name])]
         for name in theirs
+        if name in ours
     }
 
 

@@ -88,9 +88,14 @@ RULES: dict[str, tuple[dict[str, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", [TEXT, CHAT])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("name", "path", "stream"),
+    [
+        *((name, TEXT, False) for name in RULES),
+        *((name, path, True) for name in ("regex", "json_schema") for path in (TEXT, CHAT)),
+        ("choice", CHAT, False),
+    ],
+)
 def test_the_output_obeys(server: ServerHere, name: str, path: str, stream: bool) -> None:
     fields, is_good = RULES[name]
     one = texts(ask(server, path, stream=stream, **fields))
@@ -211,12 +216,10 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "param", "part"), BAD)
-@pytest.mark.parametrize("path", [TEXT, CHAT])
-def test_a_bad_rule_is_refused_by_field_and_value(
-    server: ServerHere, fields: dict[str, Any], param: str, part: str, path: str
-) -> None:
-    answer = ask(server, path, **fields)
+@pytest.mark.parametrize("place", range(len(BAD)))
+def test_a_bad_rule_is_refused_by_field_and_value(server: ServerHere, place: int) -> None:
+    fields, param, part = BAD[place]
+    answer = ask(server, (TEXT, CHAT)[place % 2], **fields)
     assert answer.status == 400, answer.body
     assert answer.error["param"] == param
     assert part in answer.error["message"], answer.error["message"]
@@ -270,11 +273,11 @@ def test_a_rule_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_odd_rules_are_answered_or_refused_and_a_neighbour_goes_on(server: ServerHere) -> None:
-    """A hundred of them; `tests/authors/test_server_odd_rules.py` has a thousand, with each backend."""
+    """Eighty of them; `tests/authors/test_server_odd_rules.py` has a thousand, with each backend."""
     asked = {"max_tokens": 200, "ignore_eos": True}
     alone = texts(ask(server, TEXT, **asked))
     counts = {200: 0, 400: 0}
-    for place, fields in enumerate(odd_rules(100)):
+    for place, fields in enumerate(odd_rules(80)):
         answer = ask(server, (TEXT, CHAT)[place % 2], **fields, max_tokens=4)
         assert answer.status in counts, (fields, answer.body)
         counts[answer.status] += 1
@@ -283,7 +286,7 @@ def test_odd_rules_are_answered_or_refused_and_a_neighbour_goes_on(server: Serve
             assert answer.error["message"].startswith((SO, RF)), (fields, answer.error)
         if place % 40 == 0:
             assert texts(ask(server, TEXT, **asked)) == alone
-    assert min(counts.values()) >= 10, counts
+    assert min(counts.values()) >= 8, counts
 
 
 # -- by themselves --------------------------------------------------------------------------------
@@ -304,3 +307,21 @@ def test_which_bodies_have_a_rule() -> None:
     assert json.loads(str(rule.structural_tag))["format"] == {"type": "any_text"}
     old = {"type": "structural_tag", "structures": [], "triggers": ["x"]}
     assert json.loads(str(rules.rule_of(made(response_format=old)).structural_tag)) == old  # type: ignore[union-attr]
+
+
+def test_the_flag_of_the_backend() -> None:
+    """As `vllm serve` spells it."""
+    import argparse
+
+    from mini_vllm.entrypoints.cli.flags import make_config
+    from mini_vllm.entrypoints.cli.serve import add_serve_arguments
+
+    parser = argparse.ArgumentParser()
+    add_serve_arguments(parser)
+    for flags in (
+        ["--structured-outputs-config.backend", "native"],
+        ["--structured-outputs-config", '{"backend": "native"}'],
+    ):
+        settings = make_config(parser.parse_args(flags)).structured_outputs_config
+        assert settings is not None
+        assert settings.backend == "native"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,32 @@ from tests.engine.helpers.patience import PATIENCE
 FOLDER = Path(__file__).parent / "server_parity"
 REQUESTS = FOLDER / "requests.jsonl"
 ANSWERS = FOLDER / "vllm-0.22.1.jsonl"
+SUITES = {
+    "server": (REQUESTS, ANSWERS),
+    "tools": (FOLDER / "tools.jsonl", FOLDER / "tools-vllm-0.22.1.jsonl"),
+}
+"""Requests and vLLM's answers, by what they are about."""
 SERVERS: dict[str, dict[str, Any]] = {
     "default": {},
     "dev": {"dev": True},
     "key": {"api_key": "secret"},
     "details": {"enable_prompt_tokens_details": True},
+    "tools": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
 }
 """How a server is started: `server` of a request names one; without it, `default`."""
 HEADERS = ("content-type", "access-control-allow-origin", "access-control-allow-methods",
            "access-control-allow-headers", "www-authenticate", "allow")  # fmt: skip
 
 
-def requests() -> list[dict[str, Any]]:
-    """The requests: name, method, path, and `json` or `raw`, `headers`, `server`, `repeat`."""
-    return [json.loads(line) for line in REQUESTS.read_text(encoding="utf-8").splitlines()]
+def requests(path: Path = REQUESTS) -> list[dict[str, Any]]:
+    """The requests: name, method, path, and `json` or `raw`, `headers`, `server`, `repeat`, and in `needs` a
+    library without which the miniature cannot do it."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def possible() -> list[dict[str, Any]]:
+    """The requests whose library is here."""
+    return [case for case in requests() if "needs" not in case or find_spec(case["needs"])]
 
 
 async def play(
