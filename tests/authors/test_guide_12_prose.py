@@ -40,8 +40,8 @@ def test_a_part_number_has_eight_states(desk: ModuleType) -> None:
     assert f"Here with a vocabulary of {len(desk.VOCABULARY)} tokens" in GUIDE
 
 
-def test_a_row_of_llama_3() -> None:
-    words = -(-128_256 // 32)
+def test_a_row_of_qwen3() -> None:
+    words = -(-151_936 // 32)
     assert f"a row has {words:,} words, {4 * words / 1000:.0f} KB" in GUIDE
 
 

@@ -100,7 +100,7 @@ def test_fresh_rules(in_vllm: Any, solution: Any, capsys: pytest.CaptureFixture[
     support = in_vllm.support
     rng = random.Random(121)
     rules = rows = contradictions = 0
-    while rules < either(60, 2500):
+    while rules < either(60, 2800):
         spelled = random_vocabulary(rng, 250)
         vocabulary = support.Vocabulary(tuple(spelled), 0, len(spelled) + rng.randrange(40))
         theirs = in_vllm.Xgrammar(vocabulary)

@@ -125,7 +125,7 @@ class JsonMask:
             innermost: its innermost bracket, `"{"` or `"["`; `""` if none is open.
 
         Returns:
-            Two lists of ids, ascending. First the tokens that are allowed in every state with this mode and
+            Two lists of ids. First the tokens that are allowed in every state with this mode and
             this innermost bracket, whatever is open below. Then those that are allowed in some of these
             states and barred in others: they must ask the stack. The end token is in neither.
         """
