@@ -26,6 +26,7 @@ import mini_vllm.core.kv_cache_interface as m_interface
 import mini_vllm.core.kv_cache_manager as m_manager
 import mini_vllm.core.kv_cache_utils as m_utils
 import mini_vllm.core.request as m_request
+from course.conformance.grammars import StructuredOutputRequest
 from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
 from mini_vllm.lora.lora_model import LoRAModel
@@ -86,7 +87,7 @@ class Request(m_request.Request):
     """The engine's request, made with vLLM's arguments."""
 
     client_index = 0
-    resumable = has_encoder_inputs = use_structured_output = False
+    resumable = has_encoder_inputs = False
     pooling_params = prompt_embeds = None
 
     def __init__(
@@ -128,6 +129,10 @@ class Request(m_request.Request):
             block_hasher,
             lora_request=lora_request,
         )
+        if (rule := sampling_params.structured_outputs) is not None:
+            # The engine's core does this when the request comes in; vLLM's request itself.
+            self.structured_output_request = StructuredOutputRequest(rule)
+            self.status = m_request.RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
     @property
     def lora_request(self) -> Any:
@@ -147,12 +152,8 @@ class Request(m_request.Request):
         self._lora_request = lora_request
 
     @property
-    def structured_output_request(self) -> None:
-        return None
-
-    @structured_output_request.setter
-    def structured_output_request(self, request: Any) -> None:
-        refuse(structured_output=request is not None)
+    def use_structured_output(self) -> bool:
+        return self.structured_output_request is not None
 
     @property
     def _all_token_ids(self) -> list[int]:

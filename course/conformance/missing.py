@@ -30,7 +30,6 @@ def refuse(**wanted: object) -> None:
 # What an error of Python's, or of an engine that refuses by name, says of the feature that a test asked for.
 _SIGNS = (
     (r"llava|image|multi.?modal|encoder_cache|mm_features", "multi-modal inputs"),
-    (r"structured_output|grammar|WAITING_FOR_STRUCTURED|FINISHED_ERROR", "structured output"),
     (r"WAITING_FOR_REMOTE_KVS|kv_transfer|extra_args", "KV connector"),
     (r"WAITING_FOR_STREAMING", "streaming input"),
     (r"lora", "LoRA"),

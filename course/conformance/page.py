@@ -33,6 +33,8 @@ AREAS = {
     "sample/test_logprobs.py": "logprobs",
     "samplers/test_logprobs.py": "logprobs",
     "sample/test_sampler.py": "sampler",
+    "structured_output/test_backend_guidance.py": "structured outputs",
+    "structured_output/test_utils.py": "structured outputs",
 }
 _TEXT = """\
 # vLLM's own tests on mini_vllm

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,15 @@ from course.conformance.missing import Missing, refuse
 from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.config.speculative import METHODS, SpeculativeConfig
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
+from mini_vllm.core.sched.admission import AdmissionGate
+from mini_vllm.structured_output.scheduling import GrammarScheduling
 
 FINISH_REASONS = {
     None: None,
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "abort": FinishReason.ABORT,
+    "error": FinishReason.ERROR,
 }
 
 
@@ -45,12 +49,19 @@ class PriorityRequestQueue(m_queue.PriorityRequestQueue):
 # Attributes of vLLM's scheduler that belong to a feature, for tests that look at them.
 _PARTS = {
     "max_num_encoder_input_tokens": "multi-modal inputs",
-    "structured_output_manager": "structured output",
-    "get_grammar_bitmask": "structured output",
-    "skipped_waiting": "structured output",  # who waits there waits for a grammar or a connector
-    "update_draft_token_ids_in_output": "structured output",  # drops what a grammar forbids
+    "finished_recving_kv_req_ids": "KV connector",
     "set_pause_state": "pausing",
     "pause_state": "pausing",
+}
+
+
+# What a test that makes a scheduler by hand, one of vLLM's attributes after the other, cannot know of: as the
+# engine's constructor has it, without drafts.
+_LEFT_TO_THE_ENGINE: dict[str, Callable[[], Any]] = {
+    "admission": AdmissionGate,
+    "grammars": lambda: None,
+    "num_spec_tokens": lambda: 0,
+    "async_tokens_to_discard": dict,
 }
 
 
@@ -98,10 +109,14 @@ def speculation(theirs: Any) -> SpeculativeConfig | None:
     return SpeculativeConfig(theirs.num_speculative_tokens, theirs.method, model)
 
 
+# Grammars want a scheduler that takes results in by the engine's code, and the one below does.
+_by_the_engine: Any = functools.wraps(m_scheduler.Scheduler.update_from_output)
+
+
 class _Face(m_scheduler.Scheduler):
     """vLLM's constructor and messages before one of the engine's schedulers."""
 
-    connector = ec_connector = None
+    ec_connector = None
     encoder_cache_manager = EMPTY_ENCODER_CACHE
 
     def __init__(
@@ -124,6 +139,7 @@ class _Face(m_scheduler.Scheduler):
             groups, config.max_model_len, config.token_budget, caching, pool, eagle
         )
         super().__init__(config, manager)
+        self.structured_output_manager = structured_output_manager
         fcfs = config.scheduling_policy == "fcfs"
         self.waiting = FCFSRequestQueue() if fcfs else PriorityRequestQueue()
         self.vllm_config, self.log_stats = vllm_config, log_stats
@@ -133,7 +149,26 @@ class _Face(m_scheduler.Scheduler):
     def __getattr__(self, name: str) -> Any:
         if name in _PARTS:
             raise Missing(_PARTS[name])
+        if name in _LEFT_TO_THE_ENGINE:
+            return _LEFT_TO_THE_ENGINE[name]()
         raise AttributeError(name)
+
+    @property
+    def connector(self) -> None:
+        return None
+
+    @connector.setter
+    def connector(self, connector: Any) -> None:
+        refuse(KV_connector=connector is not None)
+
+    def _take_grammars(self, request: Any) -> None:
+        """The engine's grammars with the first request that has a rule, as its core makes them."""
+        if self.grammars is None and request.structured_output_request is not None:
+            GrammarScheduling(self, self.structured_output_manager)
+
+    def add_request(self, request: Any) -> None:
+        self._take_grammars(request)
+        super().add_request(request)
 
     def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
         ids: Iterable[str] = list(self.requests) if request_ids is None else request_ids
@@ -180,11 +215,14 @@ class _Face(m_scheduler.Scheduler):
         theirs.ours = ours
         return theirs
 
+    @_by_the_engine
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         sampled = model_runner_output.sampled_token_ids
         refuse(KV_connector=model_runner_output.kv_connector_output is not None)
         ours = getattr(scheduler_output, "ours", None)
         if ours is None:  # written by hand in the test
+            for request in self.requests.values():
+                self._take_grammars(request)
             ours = m_output.SchedulerOutput(
                 [],
                 m_output.CachedRequestData([], set(), [], []),

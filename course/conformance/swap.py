@@ -59,6 +59,10 @@ def pairs() -> list[tuple[Any, Any]]:
     import vllm.v1.metrics.stats as v_stats
     import vllm.v1.request as v_request
     import vllm.v1.sample.sampler as v_sampler
+    import vllm.v1.structured_output as v_grammars
+    import vllm.v1.structured_output.backend_guidance as v_guidance
+    import vllm.v1.structured_output.backend_types as v_backend_types
+    import vllm.v1.structured_output.backend_xgrammar as v_xgrammar
 
     import mini_vllm.core.block_pool as m_pool
     import mini_vllm.core.kv_cache_manager as m_manager
@@ -70,7 +74,9 @@ def pairs() -> list[tuple[Any, Any]]:
     import mini_vllm.distributed.kv_events as m_events
     import mini_vllm.outputs as m_outputs
     import mini_vllm.sampling_params as m_params
-    from course.conformance import core, front, groups, schedulers
+    import mini_vllm.structured_output.backend_types as m_backend_types
+    import mini_vllm.utils.structured_params as m_structured
+    from course.conformance import core, front, grammars, groups, schedulers
 
     stub = front.raise_missing
     return [
@@ -122,6 +128,14 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_processor.OutputProcessor, front.OutputProcessor),
         (v_processor.RequestOutputCollector, stub("queues in the output processor")),
         (v_dispatcher.CudagraphDispatcher, front.CudagraphDispatcher),
+        (v_params.StructuredOutputsParams, m_structured.StructuredOutputsParams),
+        (v_grammars.StructuredOutputManager, grammars.StructuredOutputManager),
+        (v_guidance.GuidanceBackend, grammars.GuidanceBackend),
+        (v_backend_types.StructuredOutputOptions, m_backend_types.StructuredOutputOptions),
+        (
+            v_xgrammar.has_xgrammar_unsupported_json_features,
+            grammars.has_xgrammar_unsupported_json_features,
+        ),
     ]
 
 

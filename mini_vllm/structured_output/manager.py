@@ -133,6 +133,7 @@ class StructuredOutputManager:
         request.grammar = future
         if not self.in_background:
             wait([future])
+            assert request.is_settled  # asking takes the result in, so that no future is left there
 
     def _compile(self, name: str, key: StructuredOutputKey) -> StructuredOutputGrammar:
         try:
