@@ -61,6 +61,10 @@ _MODULES = {
 }
 
 
+class PlanError(RuntimeError):
+    """The scheduler asked for rows that it must not ask for: the engine's own fault, and its end."""
+
+
 @dataclass(frozen=True)
 class _Fill:
     grammar: StructuredOutputGrammar
@@ -160,7 +164,7 @@ class StructuredOutputManager:
         for req_id in structured_output_request_ids:
             grammar = requests[req_id].grammar
             if grammar is None:
-                raise RuntimeError(f"request {req_id!r} was scheduled before its grammar was ready")
+                raise PlanError(f"request {req_id!r} was scheduled before its grammar was ready")
             grammars.append(grammar)
         if self._fillers is not None and (
             len(grammars) > PARALLEL_THRESHOLD and self.config.num_speculative_tokens == 0
@@ -203,7 +207,7 @@ class StructuredOutputManager:
             bound = bound and token != -1
             if bound and not grammar.is_terminated():
                 if not grammar.accept_tokens(req_id, [token]):
-                    raise RuntimeError(
+                    raise PlanError(
                         f"draft token {token} of request {req_id!r} is barred: drafts must be validated first"
                     )
                 advanced += 1

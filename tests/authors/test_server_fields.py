@@ -196,6 +196,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
         (CHAT, {"structured_outputs": {"regex": "("}}, "structured_outputs", "structured_outputs.regex '('"),
         (CHAT, {"tools": [5]}, "tools", "got 5"),
         (CHAT, {"tools": [{"type": "function"}]}, "tools", "tools[0].function must be an object"),
+        (CHAT, {"tools": [{"function": {"name": "f"}}]}, "tool_choice", "tool_choice='auto' needs a server"),
         (TEXT, {"prompt": "\ud800"}, "prompt", "prompt is not valid Unicode"),
         (TEXT, {"prompt": ["x", "a\udfff"]}, "prompt[1]", "prompt[1] is not valid Unicode"),
         (TEXT, {"stop": ["\ud800"]}, "stop[0]", "half of a surrogate pair"),

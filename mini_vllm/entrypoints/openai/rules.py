@@ -120,7 +120,7 @@ def rule_of(body: SamplingFields) -> StructuredOutputsParams | None:
     if given is None and not asked:
         return None
     if body.use_beam_search:
-        field = rule_field("structured_outputs", body.response_format)
+        field = body.field_of("structured_outputs")
         raise bad_request(
             f"{field} cannot be had with use_beam_search: a search keeps no rule", field
         )
