@@ -261,12 +261,13 @@ def _bad_choice(choice: Any, rule: str) -> ApiError:
 
 
 def tools_for_template(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """The tools as the chat template gets them: with the keys that a request may leave out."""
-    if tools is None:
-        return None
-    found = []
-    for tool in tools:
-        given = tool.get("function", {})
-        function = {name: given.get(name) for name in ("name", "description", "parameters")}
-        found.append({"type": "function", **tool, "function": {**function, **given}})
-    return found
+    """The tools as the chat template gets them: as upstream, with the keys that a request may leave out."""
+    return None if tools is None else [_whole_tool(tool) for tool in tools]
+
+
+def _whole_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    given = tool.get("function")
+    if not isinstance(given, dict):  # not checked in /tokenize
+        return tool
+    function = {name: given.get(name) for name in ("name", "description", "parameters")}
+    return {"type": "function", **tool, "function": {**function, **given}}
