@@ -276,14 +276,20 @@ class _CatchesExceptions(_Gate):
             return False
 
 
-class _Leaves(_Gate):
-    """After a failure no bound request passes any more."""
+class _LosesItsCompiler(_Gate):
+    """The rules of requests that come after a failure are never ready."""
 
-    broken = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck: set[str] = set()
+
+    def add(self, request: Request, future: Future[Any]) -> None:
+        if any(f.done() and _why(f) for f in self.futures.values()):
+            self.stuck.add(request.request_id)
+        super().add(request, future)
 
     def is_ready(self, request: Request) -> bool:
-        self.broken |= any(f.done() and bool(_why(f)) for f in self.futures.values())
-        return super().is_ready(request) and not self.broken
+        return super().is_ready(request) and request.request_id not in self.stuck
 
 
 WELL: Callable[[], Engine] = lambda: Engine(_Gate(), _well)  # noqa: E731
@@ -297,5 +303,5 @@ POISONED: dict[str, Callable[[], Engine]] = {
     "free requests end, too": lambda: Engine(_Gate(), _with_others(_free)),
     "an empty answer": lambda: Engine(_Gate(), _silently),
     "no reason": lambda: Engine(_Gate(), _without_reason),
-    "later rules never compile": lambda: Engine(_Leaves(), _well),
+    "later rules never compile": lambda: Engine(_LosesItsCompiler(), _well),
 }
