@@ -17,13 +17,14 @@ import difflib
 import logging
 import os
 from copy import deepcopy
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mini_vllm.utils import values
 from mini_vllm.utils.params import BeamSearchParams as BeamSearchParams
 from mini_vllm.utils.params import RepetitionDetectionParams as RepetitionDetectionParams
 from mini_vllm.utils.params import RequestOutputKind as RequestOutputKind
+from mini_vllm.utils.params import SamplingType as SamplingType
+from mini_vllm.utils.params import check_rule
 from mini_vllm.utils.surface import entries, is_harmless, refusal
 from mini_vllm.utils.untrusted import shorten_repr
 
@@ -48,14 +49,6 @@ MAX_LOGPROB_TOKEN_IDS = 128
 
 class _Encoder(Protocol):
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
-
-
-class SamplingType(IntEnum):
-    """How a request's tokens are chosen (`vllm/sampling_params.py:33 SamplingType`)."""
-
-    GREEDY = 0
-    RANDOM = 1
-    RANDOM_SEED = 2
 
 
 class SamplingParams:
@@ -196,7 +189,7 @@ class SamplingParams:
             raise values.wrong_type("output_kind", "a RequestOutputKind", output_kind)
         self.output_kind = output_kind
         if structured_outputs is not None:
-            _check_rule(structured_outputs)
+            check_rule(structured_outputs)
         self.structured_outputs = structured_outputs
         self.logit_bias = None if logit_bias is None else values.biases(logit_bias)
         self.allowed_token_ids = values.token_ids("allowed_token_ids", allowed_token_ids)
@@ -442,13 +435,6 @@ def __getattr__(name: str) -> Any:
     from mini_vllm.utils.structured_params import StructuredOutputsParams
 
     return StructuredOutputsParams
-
-
-def _check_rule(value: object) -> None:
-    from mini_vllm.utils.structured_params import StructuredOutputsParams
-
-    if not isinstance(value, StructuredOutputsParams):
-        raise values.wrong_type("structured_outputs", "StructuredOutputsParams", value)
 
 
 def _refuse_unknown(unknown: dict[str, Any]) -> None:

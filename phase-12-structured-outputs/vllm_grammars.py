@@ -283,7 +283,7 @@ def rows(say: Say) -> None:
         if output is not None:
             [row], [name] = output.grammar_bitmask, output.structured_output_request_ids
             then = "the end token" if step == 9 else "KX-1190"[step - 2]
-            told = f"{name}: {len(row)} words, allow {count_allowed(row)}; sampled {then}"
+            told = f"{name}: {count_allowed(row)} allowed, sampled {then}"
         say(f"step {step:2}  {plan.num_scheduled_tokens!s:22}{told}")
         sampled = (
             answer[step - 2 : step - 1] if step > 1 else []
@@ -395,7 +395,7 @@ def thinking(say: Say) -> None:
 
     mark = get_tokenizer().get_vocab()[Thinks.end_token]
     for drafts, what, steps in (
-        (0, "no drafts", ["h", "|", "K", "X"]),
+        (0, "no drafts", ["|", "K", "X"]),
         (1, "one draft; the mark is the token after it", ["h|", "K", "X"]),
         (1, "one draft; the mark is the draft", ["|h", "K", "X"]),
     ):
@@ -405,7 +405,7 @@ def thinking(say: Say) -> None:
         grammar = compile_rule(manager, bo)
         parts.scheduler.add_request(bo)
         say(what)
-        for text in ["m", *steps]:
+        for at, text in enumerate(["m", *steps]):
             ids = [mark if c == "|" else encode(c)[0] for c in text]
             bo.spec_token_ids = ids[:-1]
             plan = parts.scheduler.schedule()
@@ -413,9 +413,9 @@ def thinking(say: Say) -> None:
             allowed = ", ".join(count_allowed(row) for row in output.grammar_bitmask)
             take(parts, plan, {"bo": ids})
             told = " ".join("</think>" if c == "|" else c for c in text)
-            say(
-                f"  rows {allowed:12}sampled {told:12}accepted so far {grammar.num_processed_tokens}"
-            )
+            if at:
+                taken = grammar.num_processed_tokens
+                say(f"  rows {allowed:12}sampled {told:12}accepted {taken}")
 
 
 def collides(say: Say) -> None:

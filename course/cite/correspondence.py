@@ -367,5 +367,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING | PARALLEL | LORA | STRUCTURED_OUTPUT
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING | PARALLEL | (
+    LORA | STRUCTURED_OUTPUT
+)
 # fmt: on

@@ -49,7 +49,7 @@ STRUCTURED_OUTPUT: dict[str, tuple[Pair, ...]] = {
              "future = self._compilers.submit(", "submit"),
         Pair("half of the processors", f"{_MANAGER} StructuredOutputManager.__init__",
              f"`{_THEIR_MANAGER}:77 in StructuredOutputManager.__init__`",
-             "self._compilers = ThreadPoolExecutor(", "max_workers"),
+             "self._compilers = TimedCalls(", "max_workers"),
         Pair("compile", f"{_MANAGER} StructuredOutputManager._compile",
              f"{_THEIR_MANAGER} StructuredOutputManager._create_grammar"),
         Pair("a status of its own", f"{_STEP} GrammarScheduling.init",

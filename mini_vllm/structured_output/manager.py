@@ -9,6 +9,7 @@ compiled by the backend that its check chose. Left out: reasoning.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import json
@@ -37,6 +38,7 @@ from mini_vllm.structured_output.request import (
     get_structured_output_key,
 )
 from mini_vllm.tokenizer.tokenizer import Tokenizer
+from mini_vllm.utils.extras import how_to_get
 from mini_vllm.utils.structured_params import StructuredOutputsParams
 from mini_vllm.utils.timed_calls import TimedCalls
 from mini_vllm.utils.untrusted import one_line, shorten_repr
@@ -47,8 +49,9 @@ PARALLEL_THRESHOLD = 128
 PARALLEL_BATCH_SIZE = 16
 """Requests that one of these threads takes at a time."""
 COMPILE_SECONDS = 10
-"""How long a rule may take to compile. A library cannot be stopped, so its thread is then left to itself: a
-neighbour's steps share the processors with it until it ends. Upstream has no limit."""
+"""How long a rule may take to compile. The libraries let other threads run meanwhile, but cannot be stopped.
+So the thread is then left to itself, and a neighbour's steps share the processors with it until it ends.
+Upstream has no limit."""
 _MOST_GIVEN_UP = 2
 
 _MODULES = {
@@ -56,6 +59,10 @@ _MODULES = {
     "xgrammar": ("backend_xgrammar", "XgrammarBackend"),
     "guidance": ("backend_guidance", "GuidanceBackend"),
 }
+
+
+class PlanError(RuntimeError):
+    """The scheduler asked for rows that it must not ask for: the engine's own fault, and its end."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ class StructuredOutputManager:
         for req_id in structured_output_request_ids:
             grammar = requests[req_id].grammar
             if grammar is None:
-                raise RuntimeError(f"request {req_id!r} was scheduled before its grammar was ready")
+                raise PlanError(f"request {req_id!r} was scheduled before its grammar was ready")
             grammars.append(grammar)
         if self._fillers is not None and (
             len(grammars) > PARALLEL_THRESHOLD and self.config.num_speculative_tokens == 0
@@ -200,7 +207,7 @@ class StructuredOutputManager:
             bound = bound and token != -1
             if bound and not grammar.is_terminated():
                 if not grammar.accept_tokens(req_id, [token]):
-                    raise RuntimeError(
+                    raise PlanError(
                         f"draft token {token} of request {req_id!r} is barred: drafts must be validated first"
                     )
                 advanced += 1
@@ -216,6 +223,16 @@ class StructuredOutputManager:
         for backend in self._backends.values():
             backend.destroy()
         self._backends.clear()
+
+
+def check_installed(backend: str) -> None:
+    """Raises ValueError where the library of this backend is missing."""
+    library = {"xgrammar": "xgrammar", "guidance": "llguidance"}.get(backend)
+    if library is not None and not _is_installed(library):
+        raise ValueError(
+            f"structured_outputs_config.backend={backend!r} needs {library}, which is not installed: "
+            f"{how_to_get('grammar')}"
+        )
 
 
 def load_libraries(backend: str) -> None:
@@ -271,20 +288,20 @@ def _is_installed(library: str) -> bool:
     return find_spec(library) is not None
 
 
+@functools.lru_cache(maxsize=32)
 def _validate(backend: str, key: StructuredOutputKey) -> None:
-    """The backend's own check. The native one reads the rule as its compiler does, and makes no automaton."""
-    if backend == "native":
-        from mini_vllm.structured_output.backend_native import validate_native_grammar
+    """The backend's own check. The native one reads the rule as its compiler does, and makes no automaton.
 
-        try:
-            validate_native_grammar(*key)
-        except ValueError as error:
-            raise ValueError(f"{describe_rule(key)}: {one_line(str(error))}") from error
-    elif backend == "xgrammar":
-        from mini_vllm.structured_output.backend_xgrammar import validate_xgrammar_grammar
-
-        validate_xgrammar_grammar(*key)
-    elif backend == "guidance":
-        from mini_vllm.structured_output.backend_guidance import validate_guidance_grammar
-
-        validate_guidance_grammar(*key)
+    What passed is known for a while: a request of a thousand prompts has its one rule checked once.
+    """
+    module, _ = _MODULES[backend]
+    check = getattr(
+        importlib.import_module(f"{__package__}.{module}"), f"validate_{backend}_grammar"
+    )
+    try:
+        check(*key)
+    except (KeyboardInterrupt, SystemExit, ImportError):
+        raise
+    except BaseException as error:  # what a library written in Rust raises is no Exception
+        rule, reason = describe_rule(key), one_line(str(error))
+        raise ValueError(reason if rule in reason else f"{rule}: {reason}") from error

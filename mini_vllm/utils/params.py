@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 
 from mini_vllm.utils import values
 from mini_vllm.utils.untrusted import shorten_repr
+
+
+class SamplingType(IntEnum):
+    """How a request's tokens are chosen (`vllm/sampling_params.py:33 SamplingType`)."""
+
+    GREEDY = 0
+    RANDOM = 1
+    RANDOM_SEED = 2
 
 
 class RequestOutputKind(Enum):
@@ -84,3 +92,11 @@ class BeamSearchParams:
                 )
         self.length_penalty = values.number("length_penalty", self.length_penalty)
         self.temperature = values.number("temperature", self.temperature)
+
+
+def check_rule(value: object) -> None:
+    """Raises TypeError unless it is a rule. A run without rules loads none of their module."""
+    from mini_vllm.utils.structured_params import StructuredOutputsParams
+
+    if not isinstance(value, StructuredOutputsParams):
+        raise values.wrong_type("structured_outputs", "StructuredOutputsParams", value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ def test_outputs_and_rows(in_vllm: Any, found: Any) -> None:
         strict=True,
     ):
         assert mine == theirs, asked.words()
+
+
+def test_a_document_that_ended_by_itself_is_json(in_vllm: Any, found: Any) -> None:
+    """Unless a string holds tabs, which xgrammar allows and guidance does not."""
+    unread = []
+    for asked, output in zip(in_vllm.support.REQUESTS, found["outputs"], strict=True):
+        try:
+            json.loads(output["text"])
+        except ValueError:
+            if output["finish_reason"] == "stop":
+                unread.append((asked.setting, asked.bias))
+    assert unread == [("xgrammar", "\t")]
 
 
 def test_compiling(in_vllm: Any, found: Any) -> None:

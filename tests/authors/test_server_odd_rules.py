@@ -45,13 +45,13 @@ NEEDS = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "native",
-        *(pytest.param(name, marks=pytest.mark.vllm) for name in ("xgrammar", "guidance", "auto")),
-    ],
-)
+def backends(*libraries: str) -> pytest.MarkDecorator:
+    """With our own backend and with these."""
+    marked = [pytest.param(name, marks=pytest.mark.vllm) for name in libraries]
+    return pytest.mark.parametrize("server", ["native", *marked], indirect=True)
+
+
+@pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[ServerThere]:
     for library in NEEDS[request.param]:
         if find_spec(library) is None:
@@ -98,6 +98,7 @@ def p99(waits: list[float]) -> float:
     return sorted(waits)[int(0.99 * len(waits))]
 
 
+@backends("auto")  # which asks both libraries
 def test_a_thousand_odd_rules(server: ServerThere) -> None:
     counts = {200: 0, 400: 0}
     watch, neighbour = Watch(server), Neighbour(server)
@@ -155,6 +156,7 @@ DEAR: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", DEAR)
+@backends("xgrammar", "guidance")
 def test_a_dear_rule(server: ServerThere, name: str) -> None:
     body = {"prompt": "x", "max_tokens": 4, "temperature": 0, "structured_outputs": DEAR[name]()}
     server.forget_peak()

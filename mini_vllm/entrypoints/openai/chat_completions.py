@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`.
 
 Mirrors `vllm/entrypoints/openai/chat_completion/serving.py:85 OpenAIServingChat`. Left out: reasoning, and
-the formats of single models. Tool calls are in `tool_calls.py`.
+the formats of single models. Tool calls are in `tools.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mini_vllm.entrypoints.openai.serving import (
     usage_options,
 )
 from mini_vllm.entrypoints.openai.stream import DONE, Channel, EngineResponse, quote, sse
-from mini_vllm.entrypoints.openai.tool_calls import ToolUse
+from mini_vllm.entrypoints.openai.tools import ToolUse
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.tool_parsers.abstract_tool_parser import DeltaMessage
 

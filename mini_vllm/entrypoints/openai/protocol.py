@@ -306,7 +306,7 @@ class ChatCompletionRequest(SamplingFields):
                 "continue_final_message",
             )
         self.check_template()
-        check_tools(self.tools, self.tool_choice_or_usual)
+        check_tools(self)
 
     def check_template(self) -> None:
         """A template may hide among its own variables. Raises ApiError."""
@@ -314,13 +314,6 @@ class ChatCompletionRequest(SamplingFields):
         message = refusal("fields", "chat_template", f"chat_template={shorten_repr(given)}")
         if given is not None:
             raise bad_request(str(message), "chat_template")
-
-    @property
-    def tool_choice_or_usual(self) -> str | dict[str, Any] | None:
-        """`tool_choice`; where it is left out, `auto` if there are tools."""
-        if "tool_choice" in self.model_fields_set:
-            return self.tool_choice
-        return "auto" if self.tools else "none"
 
     def obey_tools(self, schema: dict[str, Any]) -> None:
         """Put the output under the rule of a tool choice, in place of any other

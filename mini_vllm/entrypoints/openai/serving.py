@@ -79,7 +79,8 @@ class Serving:
         settings: the server's.
         metrics: told of every request.
 
-    Raises ValueError if the engine has no tokenizer or the checkpoint's settings are not usable.
+    Raises ValueError if the engine has no tokenizer, the checkpoint's settings are not usable, or the library
+    that is to compile rules is missing.
     """
 
     def __init__(self, llm: AsyncLLM, settings: ServerSettings, metrics: EngineMetrics) -> None:
@@ -95,6 +96,12 @@ class Serving:
         self.reader = PromptReader(
             engine.tokenizer, engine.model.config.vocab_size, self.max_model_len
         )
+        asked = engine.config.structured_outputs
+        self.grammar_backend = "auto" if asked is None else asked.backend
+        if asked is not None:
+            from mini_vllm.structured_output.manager import check_installed
+
+            check_installed(asked.backend)
         self.bodies = BodyReader(
             settings.max_body_bytes, self.models.must_read, check_too_long, self._load_libraries
         )
@@ -106,8 +113,7 @@ class Serving:
     def _load_libraries(self) -> None:
         from mini_vllm.structured_output.manager import load_libraries
 
-        settings = self.llm.engine.config.structured_outputs
-        load_libraries(settings.backend if settings is not None else "auto")
+        load_libraries(self.grammar_backend)
 
     def check(self, body: SamplingFields) -> None:
         """Whether this server can answer the request at all. Raises ApiError, EngineDeadError."""

@@ -88,8 +88,6 @@ def check_keywords(schema: Mapping[str, Any], path: str) -> Flat:
         values = flat.setdefault("enum", [flat["const"]])
         flat["enum"] = [v for v in values if same_value(v, flat["const"])]
         del flat["const"]
-    if "format" in flat and not {"pattern", "minLength", "maxLength"}.isdisjoint(flat):
-        raise refuse(join_path(path, "format"), "beside pattern or a length is not supported")
     return flat
 
 

@@ -178,8 +178,8 @@ class _Builder:
             raise refuse(path, f"{shorten_repr(reference)} does not begin with '#/'")
         steps = [_unescape(step) for step in reference.split("/")[1:]]
         for step in steps:
-            if isinstance(found, list) and step.isascii() and step.isdigit():
-                found = found[int(step)] if int(step) < len(found) else None
+            if isinstance(found, list):
+                found = dict(zip(map(str, range(len(found))), found, strict=True)).get(step)
             else:
                 found = found.get(step) if isinstance(found, dict) else None
             if isinstance(found, dict) and isinstance(found.get("$id"), str):
@@ -284,19 +284,21 @@ class _Builder:
 
     def _string(self, flat: Flat, path: str) -> Node:
         if "format" in flat:
+            if not {"pattern", "minLength", "maxLength"}.isdisjoint(flat):
+                raise refuse(
+                    join_path(path, "format"), "beside pattern or a length is not supported"
+                )
             return formatted(flat["format"])
         least, most = flat.get("minLength", 0), flat.get("maxLength")
         if "pattern" not in flat:
             if least == 0 and most is None:
                 return self._any["string"]
             return quoted(Repeated(Characters(PLAIN), least, most))
-        if least or most is not None:
-            raise refuse(join_path(path, "pattern"), "beside a length is not supported")
-        return self._pattern(flat["pattern"], join_path(path, "pattern"))
+        return self._pattern(flat["pattern"], join_path(path, "pattern"), least, most)
 
-    def _pattern(self, regex: str, place: str) -> Node:
+    def _pattern(self, regex: str, place: str, least: int = 0, most: int | None = None) -> Node:
         try:
-            return pattern(regex, self._limits)
+            return pattern(regex, self._limits, least, most)
         except RuleError as error:
             raise type(error)(f"{place}: {error}") from error
 

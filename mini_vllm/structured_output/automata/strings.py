@@ -61,9 +61,22 @@ def quoted(node: Node) -> Node:
     return Joined((literal('"'), node, literal('"')))
 
 
-def pattern(regex: str, limits: Limits) -> Node:
-    """A string of which all is matched by a regular expression."""
-    return quoted(_write(parse_regex(regex, limits, anchors_inside=False)))
+def pattern(regex: str, limits: Limits, least: int = 0, most: int | None = None) -> Node:
+    """A string of which all is matched by a regular expression, of `least` to `most` characters.
+
+    Raises:
+        UnsupportedRule: the expression is more than one set of characters, repeated, and a length is given.
+    """
+    tree = parse_regex(regex, limits, anchors_inside=False)
+    if least or most is not None:
+        if not (isinstance(tree, Repeated) and isinstance(tree.part, Characters)):
+            raise UnsupportedRule(
+                "beside a length only one set of characters is supported: ^[a-z]*$"
+            )
+        least = max(least, tree.least)
+        most = tree.most if most is None else most if tree.most is None else min(most, tree.most)
+        tree = NOTHING if most is not None and most < least else Repeated(tree.part, least, most)
+    return quoted(_write(tree))
 
 
 def formatted(name: str) -> Node:

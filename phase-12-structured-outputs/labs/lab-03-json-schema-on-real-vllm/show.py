@@ -46,14 +46,14 @@ def main(which: str = "starter") -> None:
             f"{lab.verdict(text, reason):9}{asked.setting:9}{asked.schema:8}{asked.max_tokens:4} {start}"
         )
 
-    print("\nms       xgrammar  guidance")
+    print("\nxgrammar's cache grew by, in bytes")
     colds = lab.cold(support.KEYS, "xgrammar")
-    words = ("first", "again", "blanks", "order")
+    words = ("first", "again", "other blanks", "other order")
     for word, number in zip(words, (0, 1, 3, 4), strict=True):
-        first, second = (
-            support.recorded()["compiled"][b][number]["ms"] for b in ("xgrammar", "guidance")
-        )
-        print(f"{word:7}{first:6.1f} {'cold' if colds[number] else 'warm'}{second:10.1f}")
+        grew = support.recorded()["compiled"]["xgrammar"][number]["grew"]
+        print(f"{word:12}{grew:8,} {'cold' if colds[number] else 'warm'}")
+    for backend, (first, second) in support.recorded()["ms"].items():
+        print(f"{backend} compiles in {first} ms, then in {second}")
 
 
 if __name__ == "__main__":

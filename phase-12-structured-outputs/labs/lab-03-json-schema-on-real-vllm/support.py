@@ -120,7 +120,8 @@ def recorded() -> dict[str, Any]:
 
     `lengths`: by schema and backend the shortest and the longest document. `outputs`: of each of REQUESTS
     what it returned, and how many tokens each step's row allowed. `compiled`: of each of KEYS by how much
-    xgrammar's cache grew. `steps`: of a batch some steps' rows.
+    xgrammar's cache grew. `ms`: by backend, a schema compiled for the first time and again. `steps`: of a
+    batch some steps' rows.
     """
     found: dict[str, Any] = json.loads(RECORDED.read_text("utf-8"))
     return found

@@ -69,8 +69,7 @@ def show_order(lab: Any) -> None:
 
 def main(which: str = "starter") -> None:
     lab = load_module(HERE / f"{which}.py", f"lab_12_05_{which}")
-    show_rows(lab, "K", "X-A1")
-    show_rows(lab, "KX-119", "0.")
+    show_rows(lab, "KX-11", "90.9")
     show_counts(lab)
     show_order(lab)
 

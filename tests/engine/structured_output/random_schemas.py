@@ -85,6 +85,8 @@ class RandomSchemas:
         kind = rng.randrange(4)
         if kind == 0:
             schema["pattern"] = rng.choice(PATTERNS)
+            if not self._shared and rng.random() < 0.3:  # xgrammar passes over the length
+                schema.update(pattern="[a-c]{1,4}", maxLength=rng.randint(1, 5))
         elif kind == 1:
             formats = (
                 ["uuid"] if self._shared else ["uuid", "date", "time", "date-time", "ipv4", "email"]
@@ -188,7 +190,19 @@ class RandomSchemas:
         return {"oneOf": [*options, {"type": "string"}]}
 
     def _all_of(self, depth: int) -> Any:
-        return {"allOf": [self.part(depth) for _ in range(2)]}
+        rng, base = self._rng, self.part(depth)
+        if isinstance(base, bool) or rng.random() < 0.3:
+            return {"allOf": [base, self.part(depth)]}
+        # Otherwise hardly anything would fit both.
+        looser = {key: value for key, value in base.items() if rng.random() < 0.6}
+        more = [
+            {"maxLength": 3},
+            {"minimum": 2},
+            {"maxItems": 2},
+            {"required": ["a"]},
+            {"type": "string"},
+        ]
+        return {"allOf": [base, looser, rng.choice(more)]}
 
     def _mixed(self, depth: int) -> Any:
         schema = self.part(depth)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,3 +269,26 @@ def test_no_rule_that_fails_disturbs_another() -> None:
             assert f": {library} refuses it: " in message
             assert ".cc:" not in message
     manager.shutdown()
+
+
+@pytest.mark.parametrize("name", ["xgrammar", "guidance"])
+def test_a_library_at_work_lets_other_threads_run(name: str) -> None:
+    """It gives up the interpreter's lock, so that compiling, and the check before, stop no step."""
+    many = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1000)}}
+    key = get_structured_output_key(StructuredOutputsParams(json=many))
+    backend = StructuredOutputManager(Tokenizer.from_folder(TINY), 264, 4).backend(name)
+    turns, over = 0, threading.Event()
+
+    def work() -> None:
+        for _ in range(3):
+            backend.compile_grammar(key[0], key[1] + " " * turns)  # the space: not from a cache
+        over.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not over.is_set():
+        turns += 1
+        time.sleep(0)
+    thread.join()
+    # With the lock kept there is a turn before each call and after it.
+    assert turns > 100, turns

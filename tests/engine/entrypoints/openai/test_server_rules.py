@@ -240,6 +240,14 @@ def test_a_stream_whose_rule_fails_to_compile_has_the_status(server: ServerHere)
     assert answer.error["param"] == SO
 
 
+def test_a_stream_that_cannot_go_on_ends_with_the_error(server: ServerHere) -> None:
+    answer = ask(server, TEXT, stream=True, ignore_eos=True, **so(regex="a{40}"))
+    assert answer.status == 200
+    *said, error = answer.events
+    assert set("".join(event["choices"][0]["text"] for event in said)) == {"a"}
+    assert "structured_outputs.regex 'a{40}': the grammar rejected" in error["error"]["message"]
+
+
 def test_a_rule_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """To check, and to compile: a library may go on for ever."""
     import threading
@@ -325,3 +333,14 @@ def test_the_flag_of_the_backend() -> None:
         settings = make_config(parser.parse_args(flags)).structured_outputs_config
         assert settings is not None
         assert settings.backend == "native"
+
+
+def test_a_server_whose_library_is_missing_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mini_vllm.structured_output.manager._is_installed", lambda library: False)
+    with (
+        pytest.raises(
+            ValueError, match="backend='xgrammar' needs xgrammar, which is not installed"
+        ),
+        serve_here(EngineConfig(structured_outputs_config={"backend": "xgrammar"})),
+    ):
+        pass
