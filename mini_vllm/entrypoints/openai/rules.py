@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mini_vllm.entrypoints.openai.body import CHECK_SECONDS
 from mini_vllm.entrypoints.openai.errors import ApiError, bad_request, name_fields
 from mini_vllm.utils.structured_params import StructuredOutputsParams
 from mini_vllm.utils.untrusted import shorten_repr
-
-if TYPE_CHECKING:
-    from mini_vllm.entrypoints.openai.protocol import SamplingFields
 
 MOST_RULE_CHARS = 64 * 1024
 """Longest rule, as text: the libraries' time grows with its square, or faster."""
@@ -105,7 +102,17 @@ _OF_FORMAT = {
 }
 
 
-def rule_of(body: SamplingFields) -> StructuredOutputsParams | None:
+class RuleFields(Protocol):
+    """What is asked of `SamplingFields`."""
+
+    response_format: Any
+    structured_outputs: Any
+    use_beam_search: bool
+
+    def field_of(self, parameter: str) -> str: ...
+
+
+def rule_of(body: RuleFields) -> StructuredOutputsParams | None:
     """The rule of a request, None where it has none.
 
     Raises ApiError 400 that names the field and the rule.
@@ -233,7 +240,7 @@ def _bad_format(rule: str, value: Any) -> ApiError:
     return bad_request(f"response_format: {rule}, got {shorten_repr(value)}", "response_format")
 
 
-def _check_size(arguments: dict[str, Any], body: SamplingFields) -> None:
+def _check_size(arguments: dict[str, Any], body: RuleFields) -> None:
     """Refuse a rule that would keep a library busy for long: once it is at work it cannot be stopped."""
     for name, value in arguments.items():
         field = body.field_of(f"structured_outputs.{name}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mini_vllm.entrypoints.openai.errors import ApiError, bad_request
 from mini_vllm.tool_parsers import TOOL_PARSERS, FunctionCall, ToolParser
@@ -24,10 +24,23 @@ from mini_vllm.tool_parsers.utils import get_json_schema_from_tools
 from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
-    from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
     from mini_vllm.entrypoints.openai.settings import ServerSettings
 
 _CHOICES = ("none", "auto", "required")
+
+
+class ToolFields(Protocol):
+    """What is asked of `ChatCompletionRequest`."""
+
+    tools: list[dict[str, Any]] | None
+    tool_choice: str | dict[str, Any] | None
+    parallel_tool_calls: bool | None
+    skip_special_tokens: bool
+
+    @property
+    def model_fields_set(self) -> set[str]: ...
+
+    def obey_tools(self, schema: dict[str, Any]) -> None: ...
 
 
 class ToolUse:
@@ -41,7 +54,7 @@ class ToolUse:
     Raises ApiError where the server has no parser and the request needs one, or for tools that are none.
     """
 
-    def __init__(self, body: ChatCompletionRequest, settings: ServerSettings) -> None:
+    def __init__(self, body: ToolFields, settings: ServerSettings) -> None:
         parser = settings.tool_call_parser
         self._parser = TOOL_PARSERS[parser] if settings.enable_auto_tool_choice and parser else None
         self._parallel = bool(body.parallel_tool_calls)
@@ -197,14 +210,14 @@ def _message(content: str | None, calls: Sequence[FunctionCall], parallel: bool)
 # ---- the request ---------------------------------------------------------------------------------
 
 
-def tool_choice_of(body: ChatCompletionRequest) -> str | dict[str, Any] | None:
+def tool_choice_of(body: ToolFields) -> str | dict[str, Any] | None:
     """`tool_choice`; where it is left out, `auto` if there are tools."""
     if "tool_choice" in body.model_fields_set:
         return body.tool_choice
     return "auto" if body.tools else "none"
 
 
-def check_tools(body: ChatCompletionRequest) -> None:
+def check_tools(body: ToolFields) -> None:
     """Tools and choice, each by itself and together
     (`vllm/entrypoints/openai/chat_completion/protocol.py:760 ChatCompletionRequest.check_tool_usage`).
 
@@ -261,12 +274,13 @@ def _bad_choice(choice: Any, rule: str) -> ApiError:
 
 
 def tools_for_template(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """The tools as the chat template gets them: with the keys that a request may leave out."""
-    if tools is None:
-        return None
-    found = []
-    for tool in tools:
-        given = tool.get("function", {})
-        function = {name: given.get(name) for name in ("name", "description", "parameters")}
-        found.append({"type": "function", **tool, "function": {**function, **given}})
-    return found
+    """The tools as the chat template gets them: as upstream, with the keys that a request may leave out."""
+    return None if tools is None else [_whole_tool(tool) for tool in tools]
+
+
+def _whole_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    given = tool.get("function")
+    if not isinstance(given, dict):  # not checked in /tokenize
+        return tool
+    function = {name: given.get(name) for name in ("name", "description", "parameters")}
+    return {"type": "function", **tool, "function": {**function, **given}}

@@ -63,9 +63,9 @@ class Ended:
 RULES: dict[str, tuple[int, Callable[[Future[Any]], Any]]] = {
     "fine": (2, lambda f: f.set_result("grammar")),
     "slow": (6, lambda f: f.set_result("grammar")),
-    "raises": (3, lambda f: f.set_exception(ValueError("this rule raises"))),
-    "panics": (3, lambda f: f.set_exception(PanicException("this rule panics"))),
-    "cancelled": (3, lambda f: f.cancel()),
+    "raises": (2, lambda f: f.set_exception(ValueError("this rule raises"))),
+    "panics": (2, lambda f: f.set_exception(PanicException("this rule panics"))),
+    "cancelled": (2, lambda f: f.cancel()),
 }
 """Of each rule, how many steps its compilation takes, and how that ends."""
 
@@ -225,17 +225,31 @@ def _only_exceptions(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput
     return outputs
 
 
-def _all_that_wait(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
-    failed = _failed(scheduler, gate)
-    waiting = [i for i, f in gate.futures.items() if i in scheduler.requests]
-    return [o for why in failed.values() for o in _end(scheduler, waiting, "error", why)]
+def _with_others(
+    who: Callable[[list[str], str, _Gate], list[str]],
+) -> Callable[[Scheduler, _Gate], list[EngineCoreOutput]]:
+    """Ends, beside a failed request, those that `who` picks of all that are alive, in the order they came."""
+
+    def end(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
+        outputs = []
+        for request_id, why in _failed(scheduler, gate).items():
+            others = who(list(scheduler.requests), request_id, gate)
+            outputs += _end(scheduler, [request_id, *others], "error", why)
+        return outputs
+
+    return end
 
 
-def _everything(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
-    failed = _failed(scheduler, gate)
-    return [
-        o for why in failed.values() for o in _end(scheduler, [*scheduler.requests], "error", why)
-    ]
+def _earlier(alive: list[str], failed: str, gate: _Gate) -> list[str]:
+    return alive[: alive.index(failed)]
+
+
+def _later_and_bound(alive: list[str], failed: str, gate: _Gate) -> list[str]:
+    return [i for i in alive[alive.index(failed) + 1 :] if i in gate.futures]
+
+
+def _free(alive: list[str], failed: str, gate: _Gate) -> list[str]:
+    return [i for i in alive if i not in gate.futures]
 
 
 def _silently(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
@@ -262,14 +276,20 @@ class _CatchesExceptions(_Gate):
             return False
 
 
-class _Leaves(_Gate):
-    """After a failure no bound request passes any more."""
+class _LosesItsCompiler(_Gate):
+    """The rules of requests that come after a failure are never ready."""
 
-    broken = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck: set[str] = set()
+
+    def add(self, request: Request, future: Future[Any]) -> None:
+        if any(f.done() and _why(f) for f in self.futures.values()):
+            self.stuck.add(request.request_id)
+        super().add(request, future)
 
     def is_ready(self, request: Request) -> bool:
-        self.broken |= any(f.done() and bool(_why(f)) for f in self.futures.values())
-        return super().is_ready(request) and not self.broken
+        return super().is_ready(request) and request.request_id not in self.stuck
 
 
 WELL: Callable[[], Engine] = lambda: Engine(_Gate(), _well)  # noqa: E731
@@ -278,9 +298,10 @@ POISONED: dict[str, Callable[[], Engine]] = {
     "a failed request waits for ever": lambda: Engine(_Gate(), _never),
     "a panic gets out": lambda: Engine(_CatchesExceptions(), _only_exceptions),
     "a panic is overlooked": lambda: Engine(_Gate(), _only_exceptions),
-    "all bound requests that wait end": lambda: Engine(_Gate(), _all_that_wait),
-    "all requests end": lambda: Engine(_Gate(), _everything),
+    "earlier requests end, too": lambda: Engine(_Gate(), _with_others(_earlier)),
+    "later bound requests end, too": lambda: Engine(_Gate(), _with_others(_later_and_bound)),
+    "free requests end, too": lambda: Engine(_Gate(), _with_others(_free)),
     "an empty answer": lambda: Engine(_Gate(), _silently),
     "no reason": lambda: Engine(_Gate(), _without_reason),
-    "later rules never compile": lambda: Engine(_Leaves(), _well),
+    "later rules never compile": lambda: Engine(_LosesItsCompiler(), _well),
 }

@@ -197,9 +197,9 @@ def test_a_failure_is_told_while_the_batch_is_full(lab: ModuleType) -> None:
     engine.add("next", None)
     engine.add("bad", "raises")
     finish(engine, "one place, two free requests, and a rule that fails")
-    assert engine.last_step["bad"] == 4, (
+    assert engine.last_step["bad"] == 3, (
         "one place, which two free requests take for 8 steps; behind them a rule whose compilation fails "
-        f"before step 4. Its request ends in step 4; yours in {engine.last_step['bad']}"
+        f"before step 3. Its request ends in step 3; yours in {engine.last_step['bad']}"
     )
 
 

@@ -157,7 +157,7 @@ BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
     ("max_completion_tokens", 2000, "max_completion_tokens", "max_completion_tokens=2000 cannot"),
     ("tools", [], "tools", "at least one"),
     ("tools", [{"type": "function", "function": {"name": "f"}}], "tool_choice", "--tool-call-parser"),
-    ("tool_choice", "required", "tool_choice", "--tool-call-parser"),
+    ("tool_choice", "required", "tool_choice", "needs tools"),
     ("continue_final_message", True, "continue_final_message", "cannot both"),
     ("chat_template", "x", "chat_template", "mini_vllm has not, because"),
     ("chat_template_kwargs", {"chat_template": "x"}, "chat_template", "mini_vllm has not, because"),

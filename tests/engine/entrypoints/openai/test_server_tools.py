@@ -91,8 +91,11 @@ def joined(answer: dict[str, Any]) -> dict[str, Any]:
             found["content"] += delta.get("content") or ""
             found["ids"] += choice.get("token_ids") or []
             for piece in delta.get("tool_calls", ()):
-                keys = (*sorted(piece), *sorted(piece["function"]))
-                found["pieces"].add(keys)
+                # A piece that comes with the end says null where it has nothing.
+                both = (piece, piece["function"])
+                found["pieces"].add(
+                    tuple(k for part in both for k in sorted(part) if part[k] is not None)
+                )
                 call = found["calls"].setdefault(str(piece["index"]), ["", "", ""])
                 for place, text in enumerate(
                     (
