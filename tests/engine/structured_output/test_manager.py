@@ -139,6 +139,15 @@ def test_a_grammar_is_compiled_in_the_background(make) -> None:
     assert quick.grammar is not slow.grammar
 
 
+def test_in_the_foreground_the_grammar_is_there_at_once(make) -> None:
+    manager = make()
+    manager.in_background = False
+    Scripted.gate.set()
+    request = ask(manager, "a")
+    assert request.future is None
+    assert request.grammar is not None
+
+
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
