@@ -44,7 +44,8 @@ class Scheduled(Protocol):
     Attributes:
         bound: it has a rule.
         is_prefill_chunk: the step does not reach the end of its prompt, so nothing is sampled for it.
-        num_output_placeholders: places of earlier steps whose tokens the scheduler does not know yet.
+        num_output_placeholders: its tokens of earlier steps that the scheduler does not know yet, drafts
+            included.
     """
 
     bound: bool
@@ -58,7 +59,8 @@ class Plan(Protocol):
     Attributes:
         requests: in their order.
         drafts: by request id, for those that have places for drafts: one -1 per place, because only the
-            worker knows them. Yours to replace.
+            worker knows them. Yours to replace in a deferred step. A request has places only in a step
+            that is planned while some token of it is in flight.
     """
 
     requests: Sequence[Scheduled]
@@ -86,13 +88,16 @@ class Core(Protocol):
         ...
 
     def update_from_output(self, plan: Plan | None) -> None:
-        """Wait for the tokens of the step before `plan`, and take them in: your `accept` moves the grammars
-        on. Does nothing if there is none. With None it is the latest step."""
+        """Wait for the tokens of the step *before* `plan`, and take them in: your `accept` moves the grammars
+        on. Does nothing if there is no such step. With None, those of the latest step are taken in."""
         ...
 
     def take_draft_token_ids(self, plan: Plan) -> dict[str, list[int]]:
-        """Wait for the worker's drafts of a step that is executed and not sampled, by request id: free
-        and bound requests that have places in it and have not finished."""
+        """The worker's drafts of a step that is executed and not sampled, by request id: of the free and the
+        bound requests that have places in it and have not finished.
+
+        They are made when the step before has been sampled, so ask for them once that step is taken in:
+        earlier you would wait for its tokens, and a step that is not deferred must not wait."""
         ...
 
     def grammar(self, request_id: str) -> Grammar | None:
@@ -101,6 +106,7 @@ class Core(Protocol):
 
 
 # ---- both modes ------------------------------------------------------------------------------------
+# No list that you are given is changed, except `Plan.drafts`.
 
 
 def filter_drafts(grammar: Grammar, drafts: Sequence[int]) -> list[int]:
@@ -110,10 +116,10 @@ def filter_drafts(grammar: Grammar, drafts: Sequence[int]) -> list[int]:
 
     Args:
         grammar: of a bound request.
-        drafts: tokens, and perhaps -1, at which the beginning ends.
+        drafts: tokens. There may be a -1 among them, where the beginning ends.
 
     Returns:
-        A new list. `drafts` stays as it is.
+        A new list.
     """
     raise NotImplementedError
 
@@ -127,7 +133,7 @@ def fill_rows(grammar: Grammar, drafts: Sequence[int], bitmask: NDArray[np.int32
 
     Args:
         grammar: of a bound request. It may be terminated.
-        drafts: filtered, and each -1 an unknown place. What stands behind a -1 does not matter.
+        drafts: filtered; -1 is a draft that is not known. What stands behind a -1 does not matter.
         bitmask: the rows of all requests of the step, with bits of earlier steps in them.
         row: the first of this request's rows. Other requests' rows stay as they are.
 
@@ -142,14 +148,14 @@ def accept(
 ) -> list[int]:
     """What a step brings a bound request. Its grammar moves on by exactly that.
 
-    Verification is greedy: the request gets what was chosen, up to and with the first place at which that is
-    not the draft, or the place after the last draft. It gets nothing behind an end token, because there it
-    stops, and at most `most` tokens.
+    Verification is greedy: the request gets the chosen tokens one by one, and the first that is not the draft
+    in its place is the last. If all drafts were chosen, it gets the token after them too. It gets nothing
+    behind an end token, where it stops, and at most `most` tokens.
 
     Args:
         grammar: in the state before the step.
-        drafts: those that the model has verified; -1 is never chosen.
-        chosen: the model's choice at each place, one more than drafts.
+        drafts: those that the model has run on; -1 is never chosen.
+        chosen: the model's choice in the place of each draft, and for the token after them.
         end: the end token.
         most: how many tokens the request may still get, at least 1.
 
@@ -163,7 +169,7 @@ def accept(
 
 
 def place_drafts(grammar: Grammar | None, drafts: Sequence[int], num_places: int) -> list[int]:
-    """What a step that is being executed verifies: a draft for each of its places.
+    """What is written into a step that is already running: a draft, or -1, for each of its places.
 
     The drafts are cut to the number of places, then filtered if there is a grammar, and then filled up with
     -1 to the number of places.
@@ -183,8 +189,9 @@ def must_defer(requests: Sequence[Scheduled]) -> bool:
 def async_step(core: Core) -> None:
     """One turn of the engine's loop: plan a step, run it, and take in the step before.
 
-    The model starts before anything is waited for. A step that need not be deferred is sampled before the
-    step before it is taken in; a deferred one after that, with the worker's drafts in the places of its plan.
-    In a turn with nothing to run, the latest step is taken in.
+    The model starts before anything is waited for. If the step need not be deferred, it is sampled, and then
+    the step before it is taken in. If it is deferred, the step before is taken in first; then the worker's
+    drafts come into the places of the plan, and the step is sampled. In a turn with nothing to run, the
+    latest step is taken in.
     """
     raise NotImplementedError

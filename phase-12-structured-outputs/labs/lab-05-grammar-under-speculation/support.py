@@ -44,12 +44,14 @@ class Answer:
         counts: what was asked of the grammars.
         num_steps: how often the model has run.
         events: asynchronous runs only, in their order: `execute 3`, `sample 3`, `update 2`.
+        plans: asynchronous runs only: of each step its plan, as it was left.
     """
 
     tokens: list[list[int]]
     counts: dict[str, int]
     num_steps: int
     events: list[str] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
 
 
 def choose(logits: NDArray[np.float32], row: NDArray[np.int32] | None) -> int:
@@ -239,6 +241,7 @@ class AsyncCore:
         self.in_flight: list[_Output] = []
         self.num_steps = 0
         self.events: list[str] = []
+        self.plans: list[Plan] = []
         # the worker's
         self.history = [list(job.prompt) for job in jobs]
         self.drafted: dict[str, list[int]] = {}
@@ -283,6 +286,7 @@ class AsyncCore:
         if not requests:
             return None
         plan = Plan(self.num_steps, requests, drafts)
+        self.plans.append(plan)
         self.num_steps += 1
         return plan
 
@@ -346,6 +350,11 @@ class AsyncCore:
 
     def take_draft_token_ids(self, plan: Plan) -> dict[str, list[int]]:
         """The worker's drafts for the requests that have places in the plan and have not finished."""
+        parts.refuse_unless(
+            not self.in_flight,
+            f"take_draft_token_ids({plan.number}), and the tokens of the step before it have not been taken "
+            "in: drafts are filtered from the state after those. A step that is not deferred takes no drafts",
+        )
         return {
             request_id: list(self.drafted[request_id])
             for request_id in plan.drafts
@@ -367,7 +376,7 @@ def run_async(
         if core.done:
             counts = core.grammars.counter.counts.flat()
             del counts["filter: calls"]  # `async_step` makes them itself
-            return Answer(core.tokens, counts, core.num_steps, core.events)
+            return Answer(core.tokens, counts, core.num_steps, core.events, core.plans)
         lab.async_step(core)
     raise parts.RefusedError(f"the run has not ended after {_STEPS} turns")
 

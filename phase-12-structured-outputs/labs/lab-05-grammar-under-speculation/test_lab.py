@@ -82,7 +82,9 @@ def test_drafts_are_filtered(lab: ModuleType, name: str) -> None:
     grammar, given = parts.part_number(text), read(drafts)
     what = f"after {text!r}, drafts {spell(read(drafts))}"
     with judged(what):
-        got = list(lab.filter_drafts(grammar, given))
+        found = lab.filter_drafts(grammar, given)
+    assert found is not given, f"{what}: what you return is the given list itself, not a new one"
+    got = list(found)
     assert got == read(kept), f"{what}: kept are {spell(read(kept))}, and yours are {spell(got)}"
     check_state(what, text, grammar)
     assert given == read(drafts), f"{what}: the list itself was changed, to {spell(given)}"
@@ -134,6 +136,7 @@ def test_rows_are_filled(lab: ModuleType, name: str) -> None:
     what = f"after {text!r}, drafts {spell(given)}, rows from 2 on"
     with judged(what):
         end = lab.fill_rows(grammar, given, bitmask, 2)
+    assert given == read(drafts), f"{what}: the list itself was changed, to {spell(given)}"
     assert end == 3 + len(given), f"{what}: the row after them is {3 + len(given)}, and yours {end}"
     for place, row in enumerate(expected_rows(text, drafts)):
         want, got = describe(row), describe(bitmask[2 + place])
@@ -162,13 +165,14 @@ ACCEPTED = {
 def test_only_what_was_accepted_moves_the_grammar(lab: ModuleType, name: str) -> None:
     """The request gets the drafts that were chosen, and a token more; so does its grammar."""
     text, drafts, chosen, most, kept = ACCEPTED[name]
-    grammar = parts.part_number(text)
+    grammar, given = parts.part_number(text), read(drafts)
     grammar.counter.phase = "accept"
     what = (
         f"after {text!r}, drafts {spell(read(drafts))}, chosen {spell(read(chosen))}, most {most}"
     )
     with judged(what):
-        got = list(lab.accept(grammar, read(drafts), read(chosen), parts.END, most))
+        got = list(lab.accept(grammar, given, read(chosen), parts.END, most))
+    assert given == read(drafts), f"{what}: the drafts were changed, to {spell(given)}"
     assert got == read(kept), (
         f"{what}: the request gets {spell(read(kept))}, and yours gets {spell(got)}"
     )
@@ -183,6 +187,8 @@ PLACED = {
     "fewer places, barred": ("K", "XK11", 3, "X__"),
     "unknown": ("K", "X-__", 4, "X-__"),
     "end": ("KX-119", "..11", 4, ".___"),
+    "fewer drafts": ("K", "X-", 4, "X-__"),
+    "no drafts": ("K", "", 2, "__"),
 }
 
 
@@ -192,18 +198,22 @@ def test_drafts_are_placed(lab: ModuleType, name: str) -> None:
     text, drafts, num_places, placed = PLACED[name]
     grammar = parts.part_number(text)
     what = f"after {text!r}, drafts {spell(read(drafts))}, {num_places} places"
+    given = read(drafts)
     with judged(what):
-        got = list(lab.place_drafts(grammar, read(drafts), num_places))
+        got = list(lab.place_drafts(grammar, given, num_places))
+    assert given == read(drafts), f"{what}: the list itself was changed, to {spell(given)}"
     assert got == read(placed), f"{what}: {spell(read(placed))}, and yours {spell(got)}"
     check_state(what, text, grammar)
 
 
 def test_a_free_request_keeps_its_drafts(lab: ModuleType) -> None:
-    """They are cut to the places, and nothing is filtered."""
-    got = list(lab.place_drafts(None, read("19X_"), 3))
-    assert got == read("19X"), (
-        f"no grammar, drafts 1 9 X -1, 3 places: 1 9 X, and yours {spell(got)}"
-    )
+    """They are cut to the places, or filled up with -1, and nothing is filtered."""
+    for drafts, num_places, placed in (("19X_", 3, "19X"), ("1_9X", 3, "1_9"), ("19", 4, "19__")):
+        got = list(lab.place_drafts(None, read(drafts), num_places))
+        assert got == read(placed), (
+            f"no grammar, drafts {spell(read(drafts))}, {num_places} places: {spell(read(placed))}, "
+            f"and yours {spell(got)}"
+        )
 
 
 STEPS = {
@@ -213,6 +223,7 @@ STEPS = {
     "bound, one in flight": ([(True, False, 1)], True),
     "bound, drafts in flight": ([(True, False, 5)], True),
     "in its prompt": ([(True, True, 0)], False),
+    "in its prompt, with places not known": ([(True, True, 5)], False),
     "in its prompt beside a free one": ([(True, True, 0), (False, False, 5)], False),
     "behind free ones": ([(False, False, 1), (False, False, 5), (True, False, 1)], True),
     "prompt ends beside one in flight": ([(True, False, 0), (True, False, 4)], True),
@@ -271,6 +282,13 @@ def test_the_order_of_a_step(lab: ModuleType, name: str) -> None:
             f"requests {kinds}, step {n}, which {'must' if n in waiting else 'need not'} wait for "
             f"step {n - 1}: {', '.join(steps)}"
         )
+    for n, plan in enumerate(answer.plans):
+        if kinds[0] == "free" and n in waiting and "0" in plan.drafts:
+            own = [3] * len(plan.drafts["0"])
+            assert plan.drafts["0"] == own, (
+                f"requests {kinds}, step {n}, deferred: in the free request's places stand its drafts "
+                f"{own}, and in yours {plan.drafts['0']}"
+            )
     tokens = [job.answer for job in jobs]
     same = answer.tokens == tokens  # not in the assert: the grade would print both a second time
     assert same, f"requests {kinds} get {answer.tokens}; without speculation {tokens}"
