@@ -37,14 +37,20 @@ def add_structured_outputs_flags(parser: Any) -> None:
     flag, dest = "--structured-outputs-config", "structured_outputs_config"
     parser.add_argument(
         flag, type=json_object, metavar="JSON", action=_Merge,
-        help="how the rules of requests are compiled: backend (auto, native, xgrammar or guidance), "
-        "disable_any_whitespace, disable_additional_properties; or each by a flag of its own",
+        help="how the rules of requests are compiled: the keys of the three flags below",
     )  # fmt: skip
-    parser.add_argument(f"{flag}.backend", dest=dest, action=_Merge, help=argparse.SUPPRESS)
-    for name in ("disable_any_whitespace", "disable_additional_properties"):
+    parser.add_argument(
+        f"{flag}.backend", dest=dest, action=_Merge, metavar="NAME",
+        help="auto, native, xgrammar or guidance (the last two with the extra grammar)",
+    )  # fmt: skip
+    for name, what in (
+        ("disable_any_whitespace", "no blanks between the parts of JSON"),
+        ("disable_additional_properties", "an object has no properties but those of its schema"),
+    ):
         parser.add_argument(
-            f"{flag}.{name}", dest=dest, type=_read_flag, action=_Merge, help=argparse.SUPPRESS
-        )
+            f"{flag}.{name}", dest=dest, type=_read_flag, action=_Merge, metavar="BOOL",
+            help=f"true or false: {what}",
+        )  # fmt: skip
 
 
 class _Merge(argparse.Action):

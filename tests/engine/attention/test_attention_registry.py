@@ -14,6 +14,7 @@ from mini_vllm import LLM, EngineConfig, LLMEngine
 from mini_vllm.attention import PagedAttention, TiledAttention
 from mini_vllm.attention.registry import BACKENDS, get_backend
 from mini_vllm.config.speculative import SpeculativeConfig
+from mini_vllm.config.structured_outputs import StructuredOutputsConfig
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.entrypoints.cli import build_parser, main
 from mini_vllm.models.llama import LlamaForCausalLM
@@ -25,7 +26,11 @@ ROOT = Path(mini_vllm.__file__).parents[1]
 def test_setting_flag_and_registry_know_the_same_names() -> None:
     names = list(BACKENDS)
     assert names == [backend.name for backend in BACKENDS.values()]
-    hints = get_type_hints(EngineConfig, localns={"SpeculativeConfig": SpeculativeConfig})
+    lazy = {
+        "SpeculativeConfig": SpeculativeConfig,
+        "StructuredOutputsConfig": StructuredOutputsConfig,
+    }
+    hints = get_type_hints(EngineConfig, localns=lazy)
     assert list(get_args(hints["attention"])) == names
     for name in names:
         assert build_parser().parse_args(["generate", "x", "--attention", name]).attention == name
