@@ -283,6 +283,7 @@ class _Core:
         self.batch_queue = _Queue() if config.async_scheduling else None
         self.step_observers: list[Callable[[StepRecord], None]] = []
         self.num_steps = 0
+        self.grammars = self.make_grammars = None  # no workload of these has a rule
         schedule, update = scheduler.schedule, scheduler.update_from_output
         take_drafts = scheduler.update_draft_token_ids
         drafts_follow = config.speculation is not None and self.batch_queue is None

@@ -10,7 +10,7 @@ that can be read again (`data.py`), and as a page to step through (`page.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -120,7 +120,12 @@ class TraceRecorder:
     def _requests(self) -> list[Request]:
         """Those that are alive."""
         scheduler = self.core.scheduler
-        return [*scheduler.running, *scheduler.waiting, *scheduler.skipped_waiting]
+        return [*scheduler.running, *scheduler.waiting, *self._skipped]
+
+    @property
+    def _skipped(self) -> Iterable[Request]:
+        """Those that a rule at the gate keeps back; a scheduler of one's own may know no rules."""
+        return getattr(self.core.scheduler, "skipped_waiting", ())
 
     @property
     def _pool(self) -> Any:
@@ -323,7 +328,7 @@ class TraceRecorder:
             scheduled=scheduled,
             preempted=sorted(preempted),
             running=[r.request_id for r in scheduler.running],
-            waiting=[r.request_id for r in (*scheduler.waiting, *scheduler.skipped_waiting)],
+            waiting=[r.request_id for r in (*scheduler.waiting, *self._skipped)],
             free_blocks=self._pool.get_num_free_blocks(),
             kv_usage=self.core.kv_cache_manager.usage,
             arrived=arrived,
@@ -332,8 +337,8 @@ class TraceRecorder:
             published=published,
             hashes=self._short_hashes(published),
             freed=self._newly_free(given_back),
-            skipped=[r.request_id for r in scheduler.skipped_waiting],
-            why={r.request_id: why_skipped(r) for r in scheduler.skipped_waiting},
+            skipped=[r.request_id for r in self._skipped],
+            why={r.request_id: why_skipped(r) for r in self._skipped},
         )
         self._explainer.explain(step, self._hits_of)
         self._note_drafts()
