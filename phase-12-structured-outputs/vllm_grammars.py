@@ -21,26 +21,22 @@ from typing import Any
 from course.learner.labs import load_module
 
 PHASES = Path(__file__).resolve().parents[1]
-MODEL = PHASES / "mini_vllm" / "checkpoints" / "tiny-llama"
+MODEL = PHASES / "mini_vllm/checkpoints/tiny-llama"
 topics = load_module(PHASES / "phase-05-cuda-graphs/vllm_topics.py", "vllm_topics_for_phase_12")
 Say = Callable[[str], None]
 
 PART = "[A-Z]{2}-[0-9]{3,4}"
 KINDS = ["repair", "return", "question"]
 TICKET = {
-    "type": "object",
+    "type": "object", "required": ["item", "urgent", "days"], "additionalProperties": False,
     "properties": {
-        "item": {"type": "string", "maxLength": 12},
-        "urgent": {"type": "boolean"},
+        "item": {"type": "string", "maxLength": 12}, "urgent": {"type": "boolean"},
         "days": {"type": "integer", "minimum": 1, "maximum": 30},
     },
-    "required": ["item", "urgent", "days"],
-    "additionalProperties": False,
-}
+}  # fmt: skip
 ADAS = "[a-z]+"
 LARK = "start: /[0-9]+/"
-END = 2
-"""The tokenizer's end-of-sequence token."""
+END = 2  # the tokenizer's end-of-sequence token
 
 
 def get_tokenizer() -> Any:
@@ -51,8 +47,7 @@ def get_tokenizer() -> Any:
 
 def encode(text: str) -> list[int]:
     """A token for each byte: the shipped tokenizer's."""
-    ids: list[int] = get_tokenizer().encode(text, add_special_tokens=False)
-    return ids
+    return list(get_tokenizer().encode(text, add_special_tokens=False))
 
 
 def check_rule(backend: str = "auto", **rule: Any) -> Any:
@@ -119,9 +114,7 @@ def make_request(name: str, prompt: int, params: Any = None) -> Any:
 def count_allowed(row: Any) -> str:
     """How many tokens a row allows; or that it is free."""
     words = [int(word) & 0xFFFFFFFF for word in row]
-    if all(word == 0xFFFFFFFF for word in words):
-        return "free"
-    return str(sum(word.bit_count() for word in words))
+    return str(sum(word.bit_count() for word in words)) if min(words) < 0xFFFFFFFF else "free"
 
 
 def chosen(say: Say) -> None:
@@ -446,20 +439,12 @@ def collides(say: Say) -> None:
 
 
 TOPICS = {
-    "chosen": chosen,
-    "waiting": waiting,
-    "ends": ends,
-    "rows": rows,
-    "applied": applied,
-    "drafts": drafts,
-    "collides": collides,
-    "thinking": thinking,
+    topic.__name__: topic
+    for topic in (chosen, waiting, ends, rows, applied, drafts, collides, thinking)
 }
 
 if __name__ == "__main__":
     os.environ |= {name: os.environ.get(name, value) for name, value in topics.ON_PAPER.items()}
     names = topics.wanted(TOPICS)
-    if len(names) > 1:
-        topics.each_apart(__file__, names)
-    else:
-        topics.tell(names[0], TOPICS[names[0]])
+    several = len(names) > 1
+    topics.each_apart(__file__, names) if several else topics.tell(names[0], TOPICS[names[0]])

@@ -205,7 +205,7 @@ def make_executor(
             "ranks (tensor_parallel_size, pipeline_parallel_size, distributed_executor_backend 'mp') are "
             "for a checkpoint folder, which each rank reads for itself, and the model is a loaded one"
         )
-    return make_multiproc_executor(model, config, parts)
+    return make_multiproc_executor(model, config, parts, make_model_runner)
 
 
 def make_kv_cache_manager(

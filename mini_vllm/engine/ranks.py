@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -26,18 +27,20 @@ from mini_vllm.distributed.parallel_state import (
     get_pp_indices,
 )
 from mini_vllm.distributed.shm_communicator import SharedMemoryCommunicator
-from mini_vllm.engine.build import make_model_runner
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor
 from mini_vllm.model_loader import load_config, load_model
 from mini_vllm.model_loader.shards import check_tensor_parallel, get_rank_config
 from mini_vllm.model_loader.stages import check_pipeline_parallel
 from mini_vllm.utils.threads import count_cores, limit_threads
+from mini_vllm.worker.model_runner import ModelRunner
 from mini_vllm.worker.worker import Worker
 
 if TYPE_CHECKING:
     from mini_vllm.models.interfaces_base import ModelForTextGeneration
 
+MakeModelRunner = Callable[[Any, ResolvedConfig, EngineParts], ModelRunner]
+"""`mini_vllm.engine.build.make_model_runner`, which is given: it imports this file."""
 _OF_RANKS = ("drafter", "rejection_sampler", "attention", "graph_runner", "cudagraph_dispatcher")
 
 
@@ -210,9 +213,17 @@ def _name_sizes(config: EngineConfig) -> str:
 
 
 def make_multiproc_executor(
-    model: ModelOnRanks, config: ResolvedConfig, parts: EngineParts
+    model: ModelOnRanks,
+    config: ResolvedConfig,
+    parts: EngineParts,
+    make_model_runner: MakeModelRunner,
 ) -> MultiprocExecutor:
     """The executor, when each of its ranks has its share of the model.
+
+    Args:
+        model: what the engine knows of it.
+        config, parts: the engine's.
+        make_model_runner: called in each rank's process.
 
     Raises ValueError for another's part that cannot go to a rank, and what making a rank's worker raises.
     """
@@ -233,7 +244,9 @@ def make_multiproc_executor(
                 f"{name} ({value!r}) cannot be sent to the ranks of {_name_sizes(config)}: they must be able "
                 f"to import it ({error})"
             ) from error
-    make_worker = partial(_make_worker, model.folder, config, parts.sampler, model.place)
+    make_worker = partial(
+        _make_worker, model.folder, config, parts.sampler, model.place, make_model_runner
+    )
     stages = config.pipeline_parallel_size
     depth = 2 if config.async_scheduling else stages
     return MultiprocExecutor(make_worker, config.tensor_parallel_size, stages, depth)
@@ -244,6 +257,7 @@ def _make_worker(
     config: ResolvedConfig,
     sampler: Any,
     place: EnginePlace | None,
+    make_model_runner: MakeModelRunner,
     groups: RankGroups,
 ) -> Worker:
     """In a rank's process: its share of the model, and what runs it."""

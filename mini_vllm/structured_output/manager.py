@@ -61,10 +61,6 @@ _MODULES = {
 }
 
 
-class PlanError(RuntimeError):
-    """The scheduler asked for rows that it must not ask for: the engine's own fault, and its end."""
-
-
 @dataclass(frozen=True)
 class _Fill:
     grammar: StructuredOutputGrammar
@@ -164,7 +160,7 @@ class StructuredOutputManager:
         for req_id in structured_output_request_ids:
             grammar = requests[req_id].grammar
             if grammar is None:
-                raise PlanError(f"request {req_id!r} was scheduled before its grammar was ready")
+                raise RuntimeError(f"request {req_id!r} was scheduled before its grammar was ready")
             grammars.append(grammar)
         if self._fillers is not None and (
             len(grammars) > PARALLEL_THRESHOLD and self.config.num_speculative_tokens == 0
@@ -207,7 +203,7 @@ class StructuredOutputManager:
             bound = bound and token != -1
             if bound and not grammar.is_terminated():
                 if not grammar.accept_tokens(req_id, [token]):
-                    raise PlanError(
+                    raise RuntimeError(
                         f"draft token {token} of request {req_id!r} is barred: drafts must be validated first"
                     )
                 advanced += 1

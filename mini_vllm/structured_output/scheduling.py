@@ -21,7 +21,7 @@ from mini_vllm.core.sched.output import DraftTokenIds, EngineCoreOutput, Schedul
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.structured_output.admission import GrammarAdmission
 from mini_vllm.structured_output.backend_types import BackendConfig, Bitmask
-from mini_vllm.structured_output.manager import PlanError, StructuredOutputManager
+from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.request import StructuredOutputRequest, describe_rule
 from mini_vllm.structured_output.utils import GrammarOutput
 from mini_vllm.tokenizer.tokenizer import Tokenizer
@@ -195,7 +195,7 @@ class GrammarScheduling:
             spec_tokens = self._update_drafts(spec_tokens, bound, drafts)
         try:
             rows = self.manager.grammar_bitmask(bound, list(bound), spec_tokens)
-        except (KeyboardInterrupt, SystemExit, PlanError):
+        except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # what a library written in Rust raises is no Exception
             rows = self._fill_one_by_one(bound, spec_tokens)

@@ -92,13 +92,14 @@ class ByteAutomaton:
             begin: the place from which it is read.
 
         Returns:
-            The place where it has matched. By reading a match of `node`, and by nothing else, one comes
-            from `begin` to there. Whatever is added from this place on later must not change that.
+            The place where it has matched. Reading a match of `node`, and nothing else, leads there from
+            `begin`. This must stay true when edges are added later: to `begin`, from which other options
+            are read, and to the place returned, from which the rest is read.
         """
         raise NotImplementedError
 
     def settle(self, places: Iterable[int]) -> frozenset[int]:
-        """These places, and all that can be reached from them by free edges."""
+        """These places, and all that free edges reach from them. Free edges may form a circle."""
         raise NotImplementedError
 
     def step(self, state: frozenset[int], byte: int) -> frozenset[int]:
@@ -160,8 +161,8 @@ class TokenMask:
         """The state after a token.
 
         Returns:
-            None if the token is barred; if it is the end token, after which there is no state; if it spells
-            no byte; and if there is no such token (the scheduler pads with -1).
+            None if the token is barred, if it is the end token (no state follows), if it spells no byte, and
+            if there is no such token (the scheduler pads with -1).
         """
         raise NotImplementedError
 
@@ -173,12 +174,12 @@ class TokenMask:
             from the lowest, is token 32 * w + i; 1 allows it. Bits without a token are 0.
 
             A token is allowed if `advance` has a state for it. The end token is allowed where the automaton
-            accepts, whatever it spells. Where the state is asked for again, the same array is returned, and
-            the automaton is asked nothing.
+            accepts, whatever it spells. Each state's row is made once: asked for again, at any time, the same
+            array is returned, and the automaton is asked nothing.
         """
         raise NotImplementedError
 
 
 def forced(row: Row) -> int | None:
-    """The token that a row forces: the only one it allows. None if it allows several, or none."""
+    """The token that a row forces: the only one it allows. None if it allows several, all, or none."""
     raise NotImplementedError

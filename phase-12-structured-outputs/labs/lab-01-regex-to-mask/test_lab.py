@@ -49,15 +49,25 @@ KINDS = [
     "a|ab",
     "()",
     "(a|)b",
+    "(|a)b",
     "a?b",
     "a*",
     "a+b",
+    "a{0}b",
     "a{2}",
     "a{2,}",
     "a{1,3}",
     "(ab|a){0,2}",
 ]
-AROUND = ["(a|ab)(c|bcd)*", "(a*|b)a", "(a*b)*", "(a*)*b", "((ab?)*c){2}", "(a{0,2}b){2}"]
+AROUND = [
+    "(a|ab)(c|bcd)*",
+    "(a*|b)a",
+    "(a*b)*",
+    "(a*)*b",
+    "(ab+)?c",
+    "((ab?)*c){2}",
+    "(a{0,2}b){2}",
+]
 
 
 def check_texts(lab: ModuleType, rule: str, texts: list[str]) -> None:
@@ -206,6 +216,9 @@ def test_rows_are_kept(lab: ModuleType) -> None:
     assert mask.row(2).tolist() != first.tolist(), (
         "1 more x may follow, and then 500: two states, two rows"
     )
+    assert mask.row(501) is first, (
+        "after the row of another state, a row that was kept is the same array; yours is another"
+    )
     other = lab.TokenMask(Countdown(1000), [b"y", b"x", b"</s>"], 2, 3)
     found = support.allowed(other.row(501))
     assert found == [1, 2], (
@@ -214,9 +227,10 @@ def test_rows_are_kept(lab: ModuleType) -> None:
 
 
 def test_forced(lab: ModuleType) -> None:
-    """The only token of a row, in the lowest and in the highest bit of a word."""
+    """The only token of a row, in the lowest and in the highest bit of a word. A full word forces none."""
     cases: tuple[tuple[list[int], int | None], ...] = (
-        ([0], 0), ([31], 31), ([32], 32), ([95], 95), ([], None), ([3, 64], None), ([31, 32], None)
+        ([0], 0), ([31], 31), ([32], 32), ([95], 95), ([], None), ([3, 64], None), ([31, 32], None),
+        ([30, 31], None), (list(range(32)), None),
     )  # fmt: skip
     for ids, want in cases:
         row = np.zeros(3, dtype=np.uint32)

@@ -15,21 +15,21 @@ Row = NDArray[np.int32]
 
 
 class State(NamedTuple):
-    """Given: where one is in a document. None is ever changed: a new one is made.
+    """Given: where one is in a document. A state is never changed: each step makes a new one.
 
     Attributes:
         mode: what is being read, one of
             "value"   a value must begin
-            "first"   just behind `[`: a value must begin, or the array ends
-            "member"  just behind `{`: a key must begin, or the object ends
-            "key"     behind a comma in an object: a key must begin
-            "in key"  inside a key, behind its first quote
-            "colon"   behind a key's second quote
+            "first"   just after `[`: a value must begin, or the array ends
+            "member"  just after `{`: a key must begin, or the object ends
+            "key"     after a comma in an object: a key must begin
+            "in key"  inside a key, after its first quote
+            "colon"   after a key's second quote
             "string"  inside a string that is a value
-            "minus"   behind the minus of a number
-            "zero"    behind the 0 with which a number begins, a minus aside
-            "digits"  inside another number, behind a digit
-            "end"     behind a value that has ended: a string, an array or an object
+            "minus"   after the minus of a number
+            "zero"    after a number's leading 0, as in 0 and -0
+            "digits"  inside any other number, after a digit
+            "end"     after a value that has ended: a string, an array or an object
         stack: the open brackets, `{` and `[`, the innermost last.
     """
 
@@ -55,10 +55,10 @@ class JsonAutomaton:
     start = State("value", "")
 
     def step(self, state: State, byte: int) -> State | None:
-        """The state after one more byte, 0 to 255; None if no document goes on so.
+        """The state after one more byte, 0 to 255; None if no document can go on with it.
 
-        A closing bracket closes the innermost one, which must be of its kind. A number does not say where it
-        ends: a byte that is none of its digits belongs to what follows.
+        A closing bracket closes the innermost one, which must be of its kind. A number does not announce its
+        end: the first byte that cannot belong to it is read as what comes after a value.
         """
         raise NotImplementedError
 
@@ -122,12 +122,14 @@ class JsonMask:
 
         Args:
             mode: of a state.
-            innermost: its innermost bracket, `"{"` or `"["`; `""` if none is open.
+            innermost: its innermost bracket, `"{"` or `"["`; `""` if none is open. Only pairs that can
+                occur are asked for.
 
         Returns:
             Two lists of ids. First the tokens that are allowed in every state with this mode and
             this innermost bracket, whatever is open below. Then those that are allowed in some of these
-            states and barred in others: they must ask the stack. The end token is in neither.
+            states and barred in others: they must ask the stack. The stack may be of any depth, and a token
+            may close any number of brackets. The end token is in neither list, nor is one without bytes.
         """
         raise NotImplementedError
 
@@ -138,7 +140,8 @@ class JsonMask:
             int32 `[words]`, 32 tokens a word, as many words as `vocab_size` takes; bit i of word w, counted
             from the lowest, is token 32 * w + i. The end token is allowed where the automaton accepts. If the
             state's mode and innermost bracket came before, only the tokens that must ask the stack are read
-            again.
+            again. Unlike in lab 12-01, each call returns a new array, which the caller may change, and
+            nothing is kept for a whole stack.
         """
         raise NotImplementedError
 
@@ -150,7 +153,7 @@ class JsonGrammar:
     """One request's place in its document, with the methods that vLLM calls on a grammar."""
 
     def __init__(self, mask: JsonMask) -> None:
-        """A request that has written nothing. Keep here what you need, to go back too."""
+        """A request that has written nothing. Keep what you need, also to go back to the very beginning."""
         raise NotImplementedError
 
     def is_terminated(self) -> bool:
@@ -164,8 +167,8 @@ class JsonGrammar:
             request_id: of no use here.
 
         Returns:
-            True if all were taken. False at the first token that is barred; those before it were taken.
-            False, too, if the output had ended before, even for no tokens.
+            True if all were taken. False at the first token that is barred; those before it stay accepted.
+            After the end token every token is barred. Once terminated, the answer is False even for none.
         """
         raise NotImplementedError
 
@@ -178,7 +181,7 @@ class JsonGrammar:
 
     def fill_bitmask(self, bitmask: Row, batch_index: int) -> None:
         """Write the row of the present state into row `batch_index` of `bitmask`, int32 `[rows, words]`, and
-        into no other. Once terminated, that row is all -1: whatever comes is thrown away."""
+        into no other. Once terminated, that row is all -1: what is sampled then is thrown away."""
         raise NotImplementedError
 
     def validate_tokens(self, tokens: list[int]) -> list[int]:

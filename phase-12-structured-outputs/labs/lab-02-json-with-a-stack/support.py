@@ -58,7 +58,9 @@ class Vocabulary:
     def show(self, ids: Sequence[int], most: int = 5) -> str:
         """Some tokens, as they are spelled."""
         said = [
-            self.tokens[i].decode("utf-8", "replace") if i < len(self.tokens) else f"id {i}"
+            (self.tokens[i].decode("utf-8", "replace") or "''")
+            if i < len(self.tokens)
+            else f"id {i}"
             for i in ids
         ]
         return "  ".join(said[:most]) + (

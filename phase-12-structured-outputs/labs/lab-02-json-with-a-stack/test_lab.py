@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from types import ModuleType
 from typing import Any
 
@@ -59,17 +60,17 @@ _RIGHT = """
 RIGHT = _RIGHT.split()
 WRONG = {
     "00": "leading zeros", "01": "leading zeros", "-01": "leading zeros", "[00": "leading zeros",
-    "[-]": "a minus without digits", "--": "two minuses", "1-": "a minus behind a digit",
+    "[-]": "a minus without digits", "--": "two minuses", "1-": "a minus after a digit",
     "[}": "a bracket of the other kind", "{]": "a bracket of the other kind",
     "[[]}": "a bracket of the other kind",
     '{"a":1]': "a bracket of the other kind", '[{"a":1]': "a bracket of the other kind",
     '{"a":[1}': "a bracket of the other kind", "]": "nothing is open", "[]]": "nothing is open any more",
     "[],": "nothing is open any more", "1,": "nothing is open", "{}{": "one document, not two",
-    "[,": "a value must come first", "[1,]": "a value must come behind a comma", "[1,,": "two commas",
-    "{,": "a key must come first", '{"a":1,}': "a key must come behind a comma", "{1": "a key is a string",
+    "[,": "a value must come first", "[1,]": "a value must come after a comma", "[1,,": "two commas",
+    "{,": "a key must come first", '{"a":1,}': "a key must come after a comma", "{1": "a key is a string",
     '{"a":1,2': "a key is a string", '{"a"}': "a key needs a value", '{"a",': "a key needs a value",
     '{"a":}': "a key needs a value", '["a":': "an array has no keys", '{"a":"b":': "one value a key",
-    '"a"b': "text behind a string", '"a""': "text behind a string", " ": "no blanks outside of strings",
+    '"a"b': "text after a string", '"a""': "text after a string", " ": "no blanks outside of strings",
     "[1 ": "no blanks outside of strings", '"\\': "no backslash", '"é': "ASCII only",
     '"\n': "no control characters",
     '"\x7f': "no control characters", "²": "not a digit of JSON", "t": "no words",
@@ -187,6 +188,18 @@ def under_all_stacks(
     return always, some
 
 
+def test_no_depth_is_enough(lab: ModuleType) -> None:
+    """A token may close more brackets than one cares to try."""
+    closing = ["]]]]]]]]", "]]]]]]]],", "]]]]]]]]}", '}}}}}}}},"', "0]]]]]]]]]]"]
+    vocabulary = support.listed([*closing, "0]", "]]]]]]]]0", "</s>"])
+    always, ask = support.make_mask(lab, vocabulary).split("digits", "[")
+    assert (sorted(always), sorted(ask)) == ([5], [0, 1, 2, 4]), (
+        f"digits inside [, of {show(vocabulary, [*range(7)])} always allowed is 0], and to ask are "
+        f"{show(vocabulary, [0, 1, 2, 4])}; yours {show(vocabulary, always)}, and "
+        f"{show(vocabulary, ask)}"
+    )
+
+
 def test_tokens_that_cross_a_boundary(lab: ModuleType) -> None:
     """One token under two stacks whose innermost bracket is the same."""
     for before, other, token in (
@@ -228,20 +241,57 @@ def test_a_known_place_costs_little(lab: ModuleType) -> None:
     )
 
 
+def test_nothing_is_kept_for_a_whole_stack(lab: ModuleType) -> None:
+    """There are infinitely many stacks, and a server runs for weeks."""
+    mask = support.make_mask(lab, support.pieces())
+    mask.row(lab.State("digits", "[{"))
+    tracemalloc.start()
+    try:
+        for depth in range(400):
+            mask.row(lab.State("digits", "[" * depth + "{"))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 80_000, (
+        f"the rows of 400 stacks with the same innermost bracket were asked for; your mask has kept "
+        f"{kept // 1000} kB of them. Keep what mode and innermost bracket decide, and no more"
+    )
+
+
 def test_the_shape_of_a_row(lab: ModuleType) -> None:
     """int32, 32 tokens a word; the end token by what may end, and no bit without a token."""
     vocabulary = support.pieces()
-    mask = support.make_mask(lab, vocabulary)
+    mask = lab.JsonMask(lab.JsonAutomaton(), vocabulary.tokens, vocabulary.stop, 330)
     for text, ends in (("[]", True), ("7", True), ('["a"', False), ('"a"', True), ("-", False)):
         row = mask.row(support.read_text(lab, text))
         shape = f"{row.dtype} {list(row.shape)}"
-        assert shape == "int32 [10]", f"a row of 310 tokens is int32 [10]; yours {shape}"
+        assert shape == "int32 [11]", f"a row of 330 tokens is int32 [11]; yours {shape}"
         ids = support.allowed(row)
         assert (vocabulary.stop in ids) == ends, (
             f"after {text} the end token is {'allowed' if ends else 'barred'}; in your row it is not so"
         )
         beyond = [token for token in ids if token > vocabulary.stop]
         assert not beyond, f"after {text}: bits {beyond} are of no token, or of one without bytes"
+
+
+def test_a_row_is_its_callers(lab: ModuleType) -> None:
+    """The next row, of the same mode and innermost bracket or of others, does not change it."""
+    mask = support.make_mask(lab, support.pieces())
+    for text, next_text in (('[{"a":1', '{"b":{"a":1'), ("[", "{")):
+        row = mask.row(support.read_text(lab, text))
+        before = support.allowed(row)
+        mask.row(support.read_text(lab, next_text))
+        after = support.allowed(row)
+        assert after == before, (
+            f"the row after {text} allowed {len(before)} tokens; since you were asked for the row after "
+            f"{next_text}, the same array allows {len(after)}, not all of them the same"
+        )
+        row[:] = 0
+        again = support.allowed(mask.row(support.read_text(lab, text)))
+        assert again == before, (
+            f"the caller has overwritten the row after {text}; asked for again it allows {len(again)} "
+            f"tokens, not {len(before)}"
+        )
 
 
 # ---- a request -------------------------------------------------------------------------------------
@@ -252,9 +302,14 @@ def grammar_of(lab: ModuleType, tokens: list[str]) -> Any:
 
 
 def test_the_end_is_accepted_not_reached(lab: ModuleType) -> None:
-    """After a full match only the end token is allowed; terminated is who has accepted it."""
+    """After a full match only the end token is allowed; accepting it terminates the grammar."""
     spelled = ["[", "]", "1", "],", "the end token"]
     grammar = grammar_of(lab, spelled)
+    row = np.full((2, 1), -1, dtype=np.int32)
+    grammar.fill_bitmask(row, 1)
+    assert row[:, 0].tolist() == [-1, 5], (
+        f"after nothing: row 1, full of -1 before, is 5 ([ and 1), row 0 is left alone; yours {row[:, 0]}"
+    )
     text = ""
     for tokens, taken, done in (
         ([0, 4], False, False), ([2], True, False), ([4], False, False), ([1], True, False),
@@ -279,7 +334,7 @@ def test_what_comes_before_a_barred_token_is_taken(lab: ModuleType) -> None:
     """As in vLLM: False, and the tokens before it count."""
     grammar = grammar_of(lab, ["[", "]", "1", "0", "</s>"])
     found = grammar.accept_tokens("bo", [0, 3, 2, 1])
-    assert found is False, "`[01]`: the 1 is barred behind a leading zero; yours accepts it"
+    assert found is False, "`[01]`: the 1 is barred after a leading zero; yours accepts it"
     row = support.allowed(support.row_of(grammar, support.listed(["[", "]", "1", "0", "</s>"])))
     assert row == [1], f"then `[0` is written, and only `]` may come, bit 1; in yours {row}"
     for tokens in ([0, 1, 4, 4], [0, 1, 4, 1]):
@@ -311,12 +366,27 @@ def test_roll_back_everything(lab: ModuleType) -> None:
         assert found == (rows[at], at == 8), (
             f"back by {back}, {at} tokens are left: row {rows[at]}, terminated {at == 8}; yours {found}"
         )
-    for back in (1, -1):
-        try:
-            grammar.rollback(back)
-        except ValueError:
-            continue
-        pytest.fail(f"nothing is accepted: rollback({back}) is a ValueError; yours lets it pass")
+    grammar.accept_tokens("bo", [0] * 150)
+    grammar.rollback(150)
+    row = support.row_of(grammar, vocabulary).tolist()
+    assert row == rows[0], (
+        f"150 tokens there and back: row {rows[0]}, as at the beginning; yours {row}"
+    )
+    for tokens in ([], [0, 2]):
+        grammar.accept_tokens("bo", tokens)
+        for back in (len(tokens) + 1, -1):
+            try:
+                grammar.rollback(back)
+            except ValueError:
+                row = support.row_of(grammar, vocabulary).tolist()
+                assert row == rows[len(tokens)], (
+                    f"{len(tokens)} tokens are accepted: rollback({back}) is a ValueError and changes "
+                    f"nothing, row {rows[len(tokens)]}; yours {row}"
+                )
+                continue
+            pytest.fail(
+                f"{len(tokens)} tokens are accepted: rollback({back}) is a ValueError; yours lets it pass"
+            )
 
 
 def test_validate_leaves_the_state(lab: ModuleType) -> None:
