@@ -74,8 +74,8 @@ def lengths(schema: Schema, style: Style) -> tuple[int, int | None]:
 
     A token is a byte. Schemas are what `pieces` and `values` read, and have only ASCII in them: strings with
     `maxLength` (characters) or without, integers with both bounds or not, booleans, enums, and objects that
-    have all their properties and no others. An integer without both bounds (it may
-    have one) can always be a single digit.
+    have all their properties and no others. An integer without both bounds (it may have
+    one) can always be a single digit.
     """
     raise NotImplementedError
 

@@ -84,8 +84,8 @@ class GrammarGate(AdmissionRule):
         """Whether a request that waits has its grammar; then it is no longer in `compiling`.
 
         The scheduler calls this in each step for each request that waits, as long as there are places in
-        the batch. It neither waits nor raises, however the compilation ended: a future
-        that is not done is asked for neither result nor exception.
+        the batch. It neither waits nor raises, however the compilation ended: a future that is not done
+        is asked for neither result nor exception.
         """
         raise NotImplementedError
 
