@@ -74,7 +74,8 @@ def lengths(schema: Schema, style: Style) -> tuple[int, int | None]:
 
     A token is a byte. Schemas are what `pieces` and `values` read, and have only ASCII in them: strings with
     `maxLength` (characters) or without, integers with both bounds or not, booleans, enums, and objects that
-    have all their properties and no others. No integer without both bounds has to have two digits.
+    have all their properties and no others. An integer without both bounds (it may have
+    one) can always be a single digit.
     """
     raise NotImplementedError
 
@@ -105,11 +106,12 @@ def verdict(text: str, finish_reason: str) -> str:
     """What a reply is worth. `finish_reason` is "stop" or "length".
 
     Returns:
-        `valid`: JSON as `json.loads` takes it, and complete. If the tokens ran out, only an object is known
-            to be complete: behind a 1 there may have been another digit.
+        `valid`: JSON as `json.loads` takes it, and complete. If the tokens ran out, only an object
+            counts as complete, and a list, a string or a number does not: behind a 1 there may have been
+            another digit. Blanks behind the object change nothing.
         `not JSON`: the model has stopped, and `json.loads` refuses the text.
-        `blanks`: the tokens ran out, the text is not valid, and more than half of its characters are blanks
-            (`str.isspace`) outside of strings. There are no quotes inside strings.
+        `blanks`: the tokens ran out, the text is not valid, and more than half of all its characters are
+            blanks (`str.isspace`) outside of strings. There are no quotes inside strings.
         `cut`: the tokens ran out, the text is not valid, and it is not `blanks`.
     """
     raise NotImplementedError
@@ -119,7 +121,7 @@ def verdict(text: str, finish_reason: str) -> str:
 
 
 def cold(keys: Sequence[tuple[str, str]], backend: str) -> list[bool]:
-    """Which of an engine's rules, one request after another, are compiled; the others are found in a cache.
+    """Of an engine's rules, one request after another: is it compiled (True), or found in a cache?
 
     Args:
         keys: of each rule its kind and its text, as the engine hands them to the backend. Kinds are `json`,

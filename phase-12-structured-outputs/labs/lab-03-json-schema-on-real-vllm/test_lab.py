@@ -64,6 +64,13 @@ def test_lengths(lab: ModuleType, name: str, backend: str) -> None:
     assert found == want, f"`{name}`, {backend}: shortest and longest {want}; yours {found}"
 
 
+def test_one_bound_is_no_longest_value(lab: ModuleType) -> None:
+    """With a maximum alone, a number may have as many digits as it likes behind its sign."""
+    for schema in ({"type": "integer", "maximum": 99}, {"type": "integer", "minimum": 5}):
+        found = tuple(lab.lengths(schema, lab.XGRAMMAR))
+        assert found == (1, None), f"{schema}: one digit, and no longest; yours {found}"
+
+
 @pytest.mark.parametrize("name", support.SCHEMAS)
 def test_safe_max_tokens(lab: ModuleType, name: str) -> None:
     """With one token less, the longest document would not end by itself."""
@@ -102,6 +109,17 @@ def test_a_character_of_several_bytes(lab: ModuleType) -> None:
         assert found == want, (
             f"{document}, where é is two tokens: forced, as 0 and 1, is {want}, and yours {found}"
         )
+
+
+@pytest.mark.parametrize(
+    ("document", "want"), [("13", "000"), ("99", "001"), ("130", "0001"), ("-5", "001")]
+)
+def test_behind_a_number(lab: ModuleType, document: str, want: str) -> None:
+    """The end token is a choice if a digit could have come in its place."""
+    found = "".join("01"[bool(f)] for f in lab.forced(support.SCHEMAS["range"], document))
+    assert found == want, (
+        f"{document}, of -5 to 130: forced, as 0 and 1, with the end token, is {want}; yours {found}"
+    )
 
 
 # ---- what came back --------------------------------------------------------------------------------
@@ -144,6 +162,10 @@ def test_verdicts(lab: ModuleType, asked: Any, output: dict[str, Any]) -> None:
         ('{"item": ', "stop", "not JSON"),
         ("   13   ", "length", "blanks"),
         ("{  a", "length", "cut"),
+        ('{    "a"', "length", "cut"),
+        ('{"days": 7}' + 20 * " ", "length", "valid"),
+        ("[1]", "length", "cut"),
+        ('"repair"', "length", "cut"),
     ],
     ids=repr,
 )
@@ -166,6 +188,14 @@ def test_cold_is_where_xgrammars_cache_grew(lab: ModuleType) -> None:
         assert mine == theirs, (
             f"xgrammar, request {number}, {kind} {text[:50]}: cold is {theirs}, yours {mine}"
         )
+
+
+def test_a_text_of_another_kind(lab: ModuleType) -> None:
+    """`true` is a regex and a schema, and these are two rules."""
+    found = list(lab.cold([("regex", "true"), ("json", "true"), ("regex", "true")], "xgrammar"))
+    assert found == [True, True, False], (
+        f"the regex `true`, the schema `true`, and the regex again: cold, cold and warm; yours {found}"
+    )
 
 
 def test_guidance_compiles_each_time(lab: ModuleType) -> None:

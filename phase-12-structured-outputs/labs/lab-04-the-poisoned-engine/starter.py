@@ -66,7 +66,7 @@ class GrammarGate(AdmissionRule):
 
     Attributes:
         compiling: by request id the future of its grammar, from `add` until the request has its grammar
-            or has been ended by `end_failed`. If a client leaves, nothing tells the gate.
+            or `end_failed` has dealt with it. If a client leaves, nothing tells the gate.
     """
 
     blocked_status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -84,7 +84,8 @@ class GrammarGate(AdmissionRule):
         """Whether a request that waits has its grammar; then it is no longer in `compiling`.
 
         The scheduler calls this in each step for each request that waits, as long as there are places in
-        the batch. It neither waits nor raises, however the compilation ended.
+        the batch. It neither waits nor raises, however the compilation ended: a future that is not done
+        is asked for neither result nor exception.
         """
         raise NotImplementedError
 
@@ -103,10 +104,12 @@ def end_failed(scheduler: Scheduler, gate: GrammarGate) -> list[EngineCoreOutput
 
     `scheduler.finish_requests(request_id, RequestStatus.FINISHED_ERROR)` takes a request out of its queue,
     gives its blocks back and returns the ids that were alive: `[request_id]`, or `[]` if the client has left.
+    Either way the request is then no longer in `compiling`. Several may fail in one step.
 
     Returns:
         For each request that was alive an output without tokens, whose `finish_reason` is `error` and whose
-        `stop_reason` is the reason.
+        `stop_reason` is the reason. `EngineCoreOutput` has the fields `request_id`, `new_token_ids`,
+        `finish_reason` and `stop_reason`.
     """
     raise NotImplementedError
 
@@ -115,18 +118,19 @@ def end_failed(scheduler: Scheduler, gate: GrammarGate) -> list[EngineCoreOutput
 
 
 def check_no_request_stops_another(make_engine: Callable[[], Any]) -> None:
-    """Fails by an AssertionError if a rule that does not compile disturbs anything but its own request.
+    """Raises an AssertionError if a rule that does not compile disturbs anything but its own request.
 
     Args:
         make_engine: each call makes a new engine, in which four requests run at once. It has:
             `add(request_id, rule)`: a request comes; its rule is None or the name of one. `fine` compiles,
                 `raises` fails by a ValueError, `panics` by something that is no Exception.
             `run()`: steps until all requests have finished, or for 60 steps. What a step raises comes out.
+                A grammar takes 2 steps, and then a request takes 4; add more when `run` has returned.
             `unfinished()`: a list of the ids of requests that have not finished.
             `ended`: by id how each finished request ended, with `tokens`, `finish_reason` and
                 `stop_reason`; two are equal if the three are. Tokens depend on the id alone.
 
-    A well engine passes. These do not:
+    A healthy engine passes. These do not:
         - something that a failed compilation raised comes out of `run`, of either kind;
         - the failed request, of either kind, never ends, or ends by something else than `error`, or its
           `stop_reason` does not hold the word `raises` or `panics`, which the exceptions' texts hold;

@@ -60,6 +60,22 @@ class Ended:
     stop_reason: int | str | None
 
 
+class Watched(Future[Any]):
+    """A future that does not let itself be waited for: a gate that waits would hang here for ever."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        assert self.done(), (
+            "the gate asks for a result that is not there: `is_ready` is not to wait"
+        )
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        assert self.done(), (
+            "the gate asks for the exception of a future that is not done: it is not to wait"
+        )
+        return super().exception(timeout)
+
+
 RULES: dict[str, tuple[int, Callable[[Future[Any]], Any]]] = {
     "fine": (2, lambda f: f.set_result("grammar")),
     "slow": (6, lambda f: f.set_result("grammar")),
@@ -119,7 +135,7 @@ class Engine:
         request = self.parts.make_request(arrival, len(self._tokens))
         self._tokens[request_id] = []
         if rule is not None:
-            future: Future[Any] = Future()
+            future = Watched()
             self.compiling.append((self.step_number + RULES[rule][0], rule, future))
             self.gate.add(request, future)
         self.scheduler.add_request(request)
@@ -225,6 +241,14 @@ def _only_exceptions(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput
     return outputs
 
 
+def _only_panics(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
+    outputs = []
+    for request_id, why in _failed(scheduler, gate).items():
+        if not isinstance(gate.futures[request_id].exception(), Exception):
+            outputs += _end(scheduler, [request_id], "error", why)
+    return outputs
+
+
 def _with_others(
     who: Callable[[list[str], str, _Gate], list[str]],
 ) -> Callable[[Scheduler, _Gate], list[EngineCoreOutput]]:
@@ -255,6 +279,12 @@ def _free(alive: list[str], failed: str, gate: _Gate) -> list[str]:
 def _silently(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
     """As guidance's grammar does that allows the end token alone."""
     return [o for i in _failed(scheduler, gate) for o in _end(scheduler, [i], "stop", "")]
+
+
+def _aborted(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
+    return [
+        o for i, why in _failed(scheduler, gate).items() for o in _end(scheduler, [i], "abort", why)
+    ]
 
 
 def _without_reason(scheduler: Scheduler, gate: _Gate) -> list[EngineCoreOutput]:
@@ -292,16 +322,30 @@ class _LosesItsCompiler(_Gate):
         return super().is_ready(request) and request.request_id not in self.stuck
 
 
+class _MixesTokens(Engine):
+    """A failure changes the latest token of each request that is running; all end as usual."""
+
+    def step(self) -> list[EngineCoreOutput]:
+        outputs = super().step()
+        if any(output.finish_reason == "error" for output in outputs):
+            for tokens in self._tokens.values():
+                tokens[-1:] = [99] * len(tokens[-1:])
+        return outputs
+
+
 WELL: Callable[[], Engine] = lambda: Engine(_Gate(), _well)  # noqa: E731
 POISONED: dict[str, Callable[[], Engine]] = {
     "as the pin": lambda: Engine(_AsThePin(), _never),
     "a failed request waits for ever": lambda: Engine(_Gate(), _never),
     "a panic gets out": lambda: Engine(_CatchesExceptions(), _only_exceptions),
     "a panic is overlooked": lambda: Engine(_Gate(), _only_exceptions),
+    "an exception is overlooked": lambda: Engine(_Gate(), _only_panics),
     "earlier requests end, too": lambda: Engine(_Gate(), _with_others(_earlier)),
     "later bound requests end, too": lambda: Engine(_Gate(), _with_others(_later_and_bound)),
     "free requests end, too": lambda: Engine(_Gate(), _with_others(_free)),
     "an empty answer": lambda: Engine(_Gate(), _silently),
+    "it ends as if aborted": lambda: Engine(_Gate(), _aborted),
+    "others' tokens are mixed up": lambda: _MixesTokens(_Gate(), _well),
     "no reason": lambda: Engine(_Gate(), _without_reason),
     "later rules never compile": lambda: Engine(_LosesItsCompiler(), _well),
 }

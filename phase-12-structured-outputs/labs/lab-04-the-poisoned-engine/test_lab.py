@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from types import ModuleType
 from typing import Any
 
@@ -99,6 +98,17 @@ def test_outcomes_are_vllms(lab: ModuleType, setting: str) -> None:
         )
 
 
+def test_an_empty_answer_harms_no_other(lab: ModuleType) -> None:
+    """The engine lives on, and its backend is still the first request's."""
+    good, bad = a_rule(lab, ["guidance"]), a_rule(lab, ["guidance"])
+    bad.compiled["guidance"]["guidance"] = "end only"
+    found = list(lab.predict("auto", [bad, bad, good]))
+    want = ["empty", "empty", "served"]
+    assert found == want, (
+        f"two rules of which guidance makes `end only`, and one that works: {want}; yours {found}"
+    )
+
+
 # ---- the fix ---------------------------------------------------------------------------------------
 
 
@@ -140,21 +150,9 @@ def test_a_request_waits_and_others_pass(lab: ModuleType) -> None:
 
 def test_nothing_waits_for_the_compiler(lab: ModuleType) -> None:
     """A future that is not done is not asked for its result."""
-
-    class Watched(Future[Any]):
-        def result(self, timeout: float | None = None) -> Any:
-            assert self.done(), f"asked for its result, with timeout {timeout}, and it is not done"
-            return super().result(timeout)
-
-        def exception(self, timeout: float | None = None) -> BaseException | None:
-            assert self.done(), (
-                f"asked for its exception, with timeout {timeout}, and it is not done"
-            )
-            return super().exception(timeout)
-
     engine = engine_of(lab)
     engine.add("bound", "fine")
-    future: Any = Watched()
+    future: Any = support.Watched()
     engine.gate.compiling["bound"] = future
     for _ in range(3):
         step(engine, "a request whose grammar is not there")
@@ -190,16 +188,35 @@ def test_a_failed_rule_ends_its_own_request(lab: ModuleType, rule: str) -> None:
     )
 
 
+def test_failures_in_one_step(lab: ModuleType) -> None:
+    """Each ends in that step, by an output of its own."""
+    engine = engine_of(lab)
+    for request_id, rule in (("a", "raises"), ("b", "panics"), ("c", "raises")):
+        engine.add(request_id, rule)
+    requests = dict(engine.scheduler.requests)
+    finish(engine, "three rules that fail")
+    assert engine.last_step == dict.fromkeys("abc", 3), (
+        f"three compilations fail before step 3, where all end; yours, by id: {engine.last_step}"
+    )
+    states = {i: request.status.name for i, request in requests.items()}
+    assert set(states.values()) == {"FINISHED_ERROR"}, f"all end as FINISHED_ERROR; yours {states}"
+
+
 def test_a_failure_is_told_while_the_batch_is_full(lab: ModuleType) -> None:
     """The scheduler asks the gate only when there are places; a failure does not wait for that."""
     engine = engine_of(lab, places=1)
     engine.add("long", None)
     engine.add("next", None)
     engine.add("bad", "raises")
+    engine.add("fine", "fine")
     finish(engine, "one place, two free requests, and a rule that fails")
     assert engine.last_step["bad"] == 3, (
         "one place, which two free requests take for 8 steps; behind them a rule whose compilation fails "
         f"before step 3. Its request ends in step 3; yours in {engine.last_step['bad']}"
+    )
+    assert engine.ended["fine"].finish_reason == "length", (
+        "one place, taken by others: a request whose grammar is there waits for the place, and has not "
+        f"failed; yours ends by {engine.ended['fine'].finish_reason}, {engine.ended['fine'].stop_reason!r}"
     )
 
 
@@ -233,7 +250,7 @@ def run_check(lab: ModuleType, make_engine: Callable[[], Any]) -> AssertionError
 def test_your_test_passes_a_well_engine(lab: ModuleType) -> None:
     """And one with your own gate."""
     for what, make_engine in (
-        ("the engine that is well", support.WELL),
+        ("the healthy engine", support.WELL),
         ("your own", lambda: engine_of(lab)),
     ):
         error = run_check(lab, make_engine)
