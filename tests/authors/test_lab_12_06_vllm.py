@@ -89,6 +89,20 @@ def test_both_forms_of_a_tag_allow_the_same(in_vllm: Any, solution: Any) -> None
         assert first == second, line[:at]
 
 
+def test_unusual_calls(in_vllm: Any) -> None:
+    """Line breaks, odd names, tags in strings and calls that lack something, streamed."""
+    for text, calls in in_vllm.support.UNUSUAL.values():
+        assert in_vllm.vllm_stream(list(text)) == ["", calls], text
+
+
+def test_arguments_may_be_anything(in_vllm: Any) -> None:
+    for arguments in ("null", "3", '"KX-1190"', '["é"]', '""', "{}"):
+        text = f'<tool_call>{{"name": "look_up", "arguments": {arguments}}}</tool_call>'
+        assert in_vllm.vllm_whole(text) == [None, [["look_up", arguments]]]
+    text = '<tool_call>{"name": "look_up", "arguments": {"part": "\n"}}</tool_call>'
+    assert in_vllm.vllm_whole(text) == [text, []]
+
+
 @pytest.mark.parametrize(
     ("text", "streamed"),
     [

@@ -36,7 +36,7 @@ class Delta:
 
     Attributes:
         content: text for the customer.
-        index: of the call that the piece belongs to, counted from 0. None with `content`.
+        index: which call the piece belongs to, counted from 0. None with `content`.
         name: the call's whole name.
         arguments: the next characters of the call's arguments.
     """

@@ -36,7 +36,7 @@ class Delta:
 
     Attributes:
         content: text for the customer.
-        index: of the call that the piece belongs to, counted from 0. None with `content`.
+        index: which call the piece belongs to, counted from 0. None with `content`.
         name: the call's whole name.
         arguments: the next characters of the call's arguments.
     """
@@ -99,13 +99,13 @@ def tools_to_rule(
 def parse_calls(text: str) -> Reply:
     """Read the calls out of a finished text. The README has the rules.
 
-    A call can be read if the text between its tags is JSON, an object with `name`, a string, and
-    `arguments`, whatever these are.
+    A call can be read if `json.loads` turns the text between its tags into an object with a `name`, which
+    is a string, and `arguments`, which may be anything.
 
     Returns:
-        The calls in their order, `arguments` written anew with `json.dumps(…, ensure_ascii=False)`, and the
-        text before the first tag, or None if that is empty or blank. Without a call that can be read, or with
-        one that cannot, the whole text as it is, and no calls.
+        The calls in their order, with `arguments` written anew by `json.dumps(…, ensure_ascii=False)`, and
+        the text before the first tag, unchanged, or None if that is empty or blank. If there is no call, or
+        one of them cannot be read: no calls, and the whole text as it is.
     """
     raise NotImplementedError
 
@@ -121,13 +121,13 @@ class CallStream:
         raise NotImplementedError
 
     def feed(self, delta: str) -> list[Delta]:
-        """Take the next characters of the text, and return all that they make certain, in order.
+        """Take the next characters of the text, and return all that they make certain, in the text's order.
 
-        No piece is empty. A call's name comes before its arguments.
+        A piece is never empty. If nothing is certain, the list is. A name is as it stands in the text.
         """
         raise NotImplementedError
 
     def finish(self) -> list[Delta]:
-        """The text has ended: what was held back as half a tag was none. Return it, as a piece of what it is
-        in: content, or arguments. Called once, after the last `feed`."""
+        """The text has ended, so what was held back as half a tag is not a tag. Return it if it belongs to
+        the content or to a call's arguments; elsewhere drop it. Called once, after the last `feed`."""
         raise NotImplementedError

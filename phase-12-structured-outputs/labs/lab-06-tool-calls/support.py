@@ -86,6 +86,31 @@ SHORT = (
 """Two calls; the second lacks its last brace."""
 
 
+UNUSUAL: dict[str, tuple[str, list[list[str]]]] = {
+    "line breaks": (
+        f'{START}\n{{\n"name"\n:\n"look_up"\n,\n"arguments"\n:\n{{}}\n}}\n{END}',
+        [["look_up", "{}"]],
+    ),
+    "a name of other characters": (
+        f'{START}{{"name": "look-up.é 2", "arguments": {{}}}}{END}',
+        [["look-up.é 2", "{}"]],
+    ),
+    "a start tag in a call": (
+        f'{START}{{"name": "look_up", "arguments": {{"part": "{START}"}}}}{END}',
+        [["look_up", f'{{"part": "{START}"}}']],
+    ),
+    "no name": (
+        f'{START}{{"arguments": {{}}}}{END}{START}{{"name": "look_up", "arguments": {{}}}}{END}',
+        [],
+    ),
+    "no arguments": (
+        f'{START}{{"name": "hang_up"}}{END}{START}{{"name": "look_up", "arguments": {{}}}}{END}',
+        [["hang_up", ""], ["look_up", "{}"]],
+    ),
+}
+"""Texts and the calls that a client gets of them in a stream."""
+
+
 @dataclass
 class Made:
     """A text whose calls can all be read, and where what stands in it.

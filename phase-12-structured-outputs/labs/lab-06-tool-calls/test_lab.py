@@ -92,6 +92,22 @@ def test_strict_is_for_auto(lab: ModuleType) -> None:
         assert tools == TOOLS, f"tool_choice {choice}: the request's tools were changed to {tools}"
 
 
+def check_form(tag: dict[str, Any]) -> None:
+    """The tag has the README's keys and types: one more, `stop_after_first` say, changes what it allows."""
+    inner = tag["format"]
+    parts = [("the tag", tag, "structural_tag", {"format"})]
+    parts += [("format", inner, "triggered_tags", {"triggers", "tags"})]
+    for one in inner["tags"]:
+        parts += [("each of tags", one, "tag", {"begin", "content", "end"})]
+        parts += [("content", one["content"], "json_schema", {"json_schema"})]
+    for what, part, kind, keys in parts:
+        assert part.get("type") == kind, (
+            f"{what} has the type {kind!r}, and yours {part.get('type')!r}"
+        )
+        wanted, mine = sorted({"type", *keys}), sorted(part)
+        assert mine == wanted, f"{what} has the keys {wanted}, and yours {mine}"
+
+
 @pytest.mark.parametrize("name", support.SETS)
 def test_the_tag(lab: ModuleType, name: str) -> None:
     """A tag per tool: what comes before the arguments, their schema, what comes after."""
@@ -102,6 +118,8 @@ def test_the_tag(lab: ModuleType, name: str) -> None:
     text = rule["structural_tag"]
     assert isinstance(text, str), f"the tag is to be JSON text, and is a {type(text).__name__}"
     triggers, tags = support.read_tag(rule)
+    if "structures" not in json.loads(text):
+        check_form(json.loads(text))
     assert triggers == [START], f"the only trigger is {START!r}, and yours are {triggers}"
     count = len(tags)
     assert count == len(tools), f"{len(tools)} tools need as many tags, and there are {count}"
@@ -150,9 +168,17 @@ def test_a_call_that_cannot_be_read(lab: ModuleType) -> None:
     for text, content, calls in support.recorded()["whole"]:
         if START in text and not calls:
             check_whole(lab, text, content, calls)
-    for call in ('["a"]', '{"name": 3, "arguments": {}}', '"look_up"', "3", ""):
+    control = '{"name": "look_up", "arguments": {"part": "\n"}}'  # a line break inside a string
+    for call in ('["a"]', '{"name": 3, "arguments": {}}', '"look_up"', "3", "", control):
         text = f"Now.\n{START}{call}{END}"
         check_whole(lab, text, text, [])
+
+
+@pytest.mark.parametrize("arguments", ["null", "3", '"KX-1190"', '["é"]', '""', "{}"])
+def test_arguments_may_be_anything(lab: ModuleType, arguments: str) -> None:
+    """Arguments of every kind are written as JSON: a string keeps its quotes."""
+    text = f'{START}{{"name": "look_up", "arguments": {arguments}}}{END}'
+    check_whole(lab, text, None, [["look_up", arguments]])
 
 
 # ---- the stream ----------------------------------------------------------------------------------
@@ -237,6 +263,31 @@ def test_half_a_tag_at_the_end(lab: ModuleType) -> None:
     for at in range(len(END)):
         for pieces in support.cuts(f"{inside}{END[:at]}"):
             check_stream(lab, pieces, "", [["look_up", f'{{"part": "{END[:at]}']])
+
+
+def test_the_other_tag_is_not_held_back(lab: ModuleType) -> None:
+    """Half a start tag inside a call is no reason to wait."""
+    text = f'{START}{{"name": "look_up", "arguments": {{"part": "{START[:6]}'
+    reader, seen = lab.CallStream(), support.Seen()
+    seen.take(reader.feed(text))
+    wanted, mine = [["look_up", f'{{"part": "{START[:6]}']], seen.calls
+    assert mine == wanted, f"after {text!r}: the calls so far are {wanted}, and yours {mine}"
+
+
+def test_half_a_tag_elsewhere(lab: ModuleType) -> None:
+    """Behind a call, or behind its arguments, half a tag at the end of the text belongs to nothing."""
+    calls = [["book_repair", '{"item": "kettle", "days": 3}']]
+    for text in (f"{support.LINE}\n{START[:6]}", support.LINE[:-5]):
+        for pieces in support.cuts(text, every=3):
+            check_stream(lab, pieces, "Let me see.\n", calls)
+
+
+@pytest.mark.parametrize("which", support.UNUSUAL)
+def test_unusual_calls(lab: ModuleType, which: str) -> None:
+    """Line breaks around the colons, names such as look-up.2, tags in strings, calls that lack something."""
+    text, calls = support.UNUSUAL[which]
+    for pieces in support.cuts(text, every=3):
+        check_stream(lab, pieces, "", calls)
 
 
 def test_a_broken_call_does_not_depend_on_the_cut(lab: ModuleType) -> None:
