@@ -230,8 +230,12 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
 
 def _read(rule: Any, asked: dict[str, Any]) -> dict[str, Any]:
     """What a prompt asks of the sampler, with its rule, if it has one, as the engine takes it."""
-    given = asked.get("structured_outputs")
-    return asked if given is None else {**asked, "structured_outputs": rule(**given)}
+    read = dict(asked)
+    if "structured_outputs" in asked:
+        read["structured_outputs"] = rule(**asked["structured_outputs"])
+    if "logit_bias" in asked:  # JSON made texts of the ids
+        read["logit_bias"] = {int(token): bias for token, bias in asked["logit_bias"].items()}
+    return read
 
 
 def _interpret_without_a_gpu() -> None:

@@ -1,14 +1,22 @@
 """Tokens beside real vLLM, with the same backend: rules and free requests in one batch, chunks, a small pool,
-with and without drafts. vLLM steps synchronously on a CPU; ours plans ahead as well, to the same tokens."""
+with and without drafts. vLLM steps synchronously on a CPU; ours plans ahead as well, to the same tokens.
+
+Sampled, every request has a seed and a temperature, and no prompt comes in chunks: `course.parity.sampled`
+says why. There are no drafts then, since vLLM's CPU build judges them without a temperature
+(docs/FOUND_IN_VLLM.md, 13).
+"""
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from course.parity.tokens import compare, make_prompts, make_scenarios
+from course.parity.sampled import make_knobs
+from course.parity.tokens import TOLERANCE, compare, make_prompts, make_scenarios
 from course.parity.tokens_run import Result, Scenario, run_engine
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.tokenizer import Tokenizer
@@ -32,6 +40,7 @@ RULES: list[dict[str, Any] | None] = [
     {"json": TICKET}, {"grammar": QUERY}, {"json_object": True}, {"regex": r"(\w+ ){2,6}end"},
 ]  # fmt: skip
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+VOCAB_SIZE = 264
 EAGLE = {
     "method": "eagle",
     "model": str(DEFAULT_MODEL.parent / "tiny-llama-eagle"),
@@ -42,7 +51,7 @@ EAGLE = {
 def scenarios(rules: list[Any], spec: dict[str, Any] | None = None) -> list[Scenario]:
     """Prompts whose rules follow each other: together, one by one, and in a pool that is too small."""
     encode = Tokenizer.from_folder(DEFAULT_MODEL).encode
-    prompts = make_prompts(encode, 264, either(32, 200), seed=12)
+    prompts = make_prompts(encode, VOCAB_SIZE, either(32, 200), seed=12)
     made = make_scenarios(prompts, either(8, 40), 40, 64, spec)
     rule_of = {str(prompt): rules[i % len(rules)] for i, prompt in enumerate(prompts)}
     for scenario in made:
@@ -71,6 +80,35 @@ def check(made: list[Scenario], ours: list[Result], theirs: list[Result]) -> Non
     assert theirs[2].preemptions > 0 or "speculative_config" in made[2].settings
 
 
+def sampled_scenarios(rules: list[Any], seed: int) -> list[Scenario]:
+    """The like of `scenarios`, with temperatures, seeds, and some of all that shapes a distribution."""
+    encode = Tokenizer.from_folder(DEFAULT_MODEL).encode
+    prompts = make_prompts(encode, VOCAB_SIZE, either(32, 200), seed, longest=128)
+    knobs = make_knobs(len(prompts), seed)
+    rng = random.Random(seed)
+    for i, asked in enumerate(knobs):
+        if rng.random() < 0.35:
+            asked["logit_bias"] = {
+                str(rng.randrange(VOCAB_SIZE)): rng.uniform(-8, 8) for _ in range(rng.randint(1, 8))
+            }
+        if (rule := rules[i % len(rules)]) is not None:
+            asked["structured_outputs"] = rule
+    return make_scenarios(prompts, either(8, 40), 40, 36, knobs=knobs)
+
+
+def check_sampled(made: list[Scenario], ours: list[Result], theirs: list[Result]) -> None:
+    """Tokens and their logprobs, and the likeliest at each position as far as they are allowed at all."""
+    check(made, ours, theirs)
+    for mini, real in zip(ours, theirs, strict=True):
+        for our, their in zip(mini.completions, real.completions, strict=True):
+            for mine, other in zip(our.top, their.top, strict=True):
+                assert len(mine) == len(other)
+                allowed = {t: p for t, p in other.items() if p > -math.inf}
+                for token, logprob in allowed.items():
+                    assert abs(mine.get(token, min(mine.values())) - logprob) <= TOLERANCE
+                assert sum(p > -math.inf for p in mine.values()) == len(allowed)
+
+
 @pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
 def test_tokens_are_those_of_vllm(backend: str) -> None:
     made = scenarios(RULES)
@@ -91,3 +129,20 @@ def test_the_backend_in_numpy_gives_the_tokens_of_vllms_xgrammar() -> None:
 def test_tokens_and_drafts_with_speculation(spec: dict[str, Any]) -> None:
     made = scenarios(RULES, spec)
     check(made, run("mini_vllm", made, "xgrammar"), run("vllm", made, "xgrammar"))
+
+
+@pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logprobs"])
+@pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
+def test_sampled_tokens_are_those_of_vllm(backend: str, mode: str) -> None:
+    made = sampled_scenarios(RULES, 42)
+    theirs = run("vllm", made, backend, logprobs_mode=mode)
+    check_sampled(made, run("mini_vllm", made, backend, logprobs_mode=mode), theirs)
+    ahead = run("mini_vllm", made, backend, async_scheduling=True, two_in_flight=True)
+    for mini, real in zip(ahead, theirs, strict=True):
+        tokens = [[c.token_ids for c in result.completions] for result in (mini, real)]
+        assert tokens[0] == tokens[1]
+
+
+def test_the_backend_in_numpy_samples_the_tokens_of_vllms_xgrammar() -> None:
+    made = sampled_scenarios([rule for rule in RULES if rule is None or "grammar" not in rule], 43)
+    check_sampled(made, run("mini_vllm", made, "native"), run("vllm", made, "xgrammar"))
