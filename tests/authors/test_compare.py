@@ -176,7 +176,7 @@ def test_what_a_fold_is_said_to_hold() -> None:
 def test_what_ours_leaves_out_is_read_from_its_docstring() -> None:
     assert left_out(OURS) == "leaves and roots."
     assert left_out('"""No word of it."""\n') == left_out("x = 1\n") == ""
-    assert "structured output" in left_out((ROOT / "mini_vllm/core/sched/scheduler.py").read_text())
+    assert "KV connectors" in left_out((ROOT / "mini_vllm/core/sched/scheduler.py").read_text())
 
 
 # --- the pairs ---

@@ -5,8 +5,8 @@ decisions: `python -m course.parity` replays recorded workloads of vLLM's own sc
 is the synchronous scheduler, which hears of each step's tokens before it decides the next. What changes when
 it does not, a GPU's default at the pin, stands in `async_scheduler.py`; what it sends, in `output.py`.
 
-Features take part in admission as rules at a gate (`admission.py`); without them no request is skipped. Left
-out: encoder inputs, KV connectors, Mamba's block alignment, pausing, cascade attention's common prefix.
+Features take part in admission as rules at a gate (`admission.py`); without them no request is skipped.
+Left out: encoder inputs, KV connectors, Mamba's block alignment, pausing, cascade attention's common prefix.
 
 Two things are done otherwise under `priority`, because vLLM 0.22.1 goes wrong there: which blocks a victim
 leaves in the index, and which of equals is the victim. `upstream_scheduler.py` says how, and does as vLLM.
