@@ -151,7 +151,7 @@ def _partner_classes(own: SourceFile, found: Sequence[Match]) -> dict[str, list[
 def left_out(text: str) -> str:
     """What a file's docstring says that it leaves out, on one line; "" if it says nothing."""
     doc = ast.get_docstring(ast.parse(text)) or ""
-    m = re.search(r"\bLeft out: (.+?)(?=\n\s*\n|\Z)", doc, re.DOTALL)
+    m = re.search(r"\bLeft\s+out:\s+(.+?)(?=\n\s*\n|\Z)", doc, re.DOTALL)
     return " ".join(m[1].split()) if m else ""
 
 
