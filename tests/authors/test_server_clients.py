@@ -1,4 +1,4 @@
-"""Clients that people use make their JSON calls to `mini-vllm serve`: each asks for the same ticket.
+"""Clients that people use ask `mini-vllm serve` for the same ticket: in JSON, or by a call of a tool.
 
 `bash scripts/install_clients.sh FOLDER` installs them, and `MINI_VLLM_CLIENTS=FOLDER` says where.
 """
@@ -30,21 +30,30 @@ from tests.engine.helpers.server.server_helpers import ServerThere, serve_there 
 
 FOLDER = Path(os.environ["MINI_VLLM_CLIENTS"])
 SCRIPTS = Path(__file__).parent / "clients"
-# How many tickets each prints. Where a mode only tells the model of the schema, the tiny one fails it.
+# How many tickets each prints, in JSON and as arguments of calls. Where a mode only tells the model of the
+# schema, the tiny one fails it.
 CLIENTS = {
-    "openai": 5,
-    "instructor": 1,
-    "langchain": 4,
-    "llama_index": 1,
-    "litellm": 4,
-    "pydantic_ai": 1,
+    "ask_openai": 5,
+    "ask_instructor": 1,
+    "ask_langchain": 4,
+    "ask_llama_index": 1,
+    "ask_litellm": 4,
+    "ask_pydantic_ai": 1,
+    "tools_langchain": 5,
+    "tools_pydantic_ai": 1,
 }
-CONFIG = '{"backend": "native", "disable_any_whitespace": true}'  # blanks have no end
+FLAGS = (
+    "--structured-outputs-config",
+    '{"backend": "native", "disable_any_whitespace": true}',  # blanks have no end
+    "--enable-auto-tool-choice",
+    "--tool-call-parser",
+    "hermes",
+)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerThere]:
-    with serve_there("--structured-outputs-config", CONFIG) as running:
+    with serve_there(*FLAGS) as running:
         yield running
         running.wait_idle()
         assert running.log == ""
@@ -59,17 +68,18 @@ def run(command: list[str]) -> list[str]:
     return [line for line in done.stdout.splitlines() if '"urgent":' in line]
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_gets_its_tickets(server: ServerThere, name: str) -> None:
-    script = SCRIPTS / f"ask_{name}.py"
-    tickets = run([str(FOLDER / name / "bin" / "python"), str(script), server.url])
-    assert len(tickets) == CLIENTS[name], tickets
+@pytest.mark.parametrize("script", CLIENTS)
+def test_a_client_gets_its_tickets(server: ServerThere, script: str) -> None:
+    python = FOLDER / script.partition("_")[2] / "bin" / "python"
+    tickets = run([str(python), str(SCRIPTS / f"{script}.py"), server.url])
+    assert len(tickets) == CLIENTS[script], tickets
 
 
-def test_vercels_generate_object(server: ServerThere, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("script", "count"), [("ask_vercel.mjs", 3), ("tools_vercel.mjs", 2)])
+def test_vercels_sdk(server: ServerThere, tmp_path: Path, script: str, count: int) -> None:
     """Node looks for packages beside the script."""
     if shutil.which("node") is None:
         pytest.skip("no node")
-    script = Path(shutil.copy(SCRIPTS / "ask_vercel.mjs", tmp_path))
+    copy = Path(shutil.copy(SCRIPTS / script, tmp_path))
     (tmp_path / "node_modules").symlink_to(FOLDER / "vercel" / "node_modules")
-    assert len(run(["node", str(script), server.url])) == 3
+    assert len(run(["node", str(copy), server.url])) == count
