@@ -57,7 +57,7 @@ def test_it_takes_what_json_takes() -> None:
     rng = random.Random(1)
     automaton = Pushdown(Call("object"), json_rules(True))
     valid = broken = 0
-    for _ in range(either(150, 3000)):
+    for _ in range(either(60, 3000)):
         text = spread(rng, {"a": random_json(rng, 3), "é": random_json(rng, 2)})
         for _ in range(6):
             state = automaton.advance(automaton.start, text.encode())
