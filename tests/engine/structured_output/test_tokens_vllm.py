@@ -24,7 +24,7 @@ from tests.engine.helpers.thorough import either
 
 pytestmark = pytest.mark.vllm
 
-TICKET = {
+TICKET: dict[str, Any] = {
     "type": "object",
     "properties": {
         "item": {"type": "string", "maxLength": 12},
@@ -97,16 +97,22 @@ def sampled_scenarios(rules: list[Any], seed: int) -> list[Scenario]:
 
 
 def check_sampled(made: list[Scenario], ours: list[Result], theirs: list[Result]) -> None:
-    """Tokens and their logprobs, and the likeliest at each position as far as they are allowed at all."""
+    """Tokens and their logprobs, and the likeliest at each position as far as they are allowed at all.
+
+    One that only vLLM has is as likely as the last that we have: the k-th best by another rounding.
+    """
     check(made, ours, theirs)
     for mini, real in zip(ours, theirs, strict=True):
         for our, their in zip(mini.completions, real.completions, strict=True):
             for mine, other in zip(our.top, their.top, strict=True):
                 assert len(mine) == len(other)
-                allowed = {t: p for t, p in other.items() if p > -math.inf}
-                for token, logprob in allowed.items():
-                    assert abs(mine.get(token, min(mine.values())) - logprob) <= TOLERANCE
-                assert sum(p > -math.inf for p in mine.values()) == len(allowed)
+                mine, other = (
+                    {t: p for t, p in top.items() if p > -math.inf} for top in (mine, other)
+                )
+                assert len(mine) == len(other)
+                last = min(mine.values())
+                for token, logprob in other.items():
+                    assert abs(mine.get(token, last) - logprob) <= TOLERANCE
 
 
 @pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
@@ -144,5 +150,11 @@ def test_sampled_tokens_are_those_of_vllm(backend: str, mode: str) -> None:
 
 
 def test_the_backend_in_numpy_samples_the_tokens_of_vllms_xgrammar() -> None:
-    made = sampled_scenarios([rule for rule in RULES if rule is None or "grammar" not in rule], 43)
-    check_sampled(made, run("mini_vllm", made, "native"), run("vllm", made, "xgrammar"))
+    """Without `maxLength`: beside it xgrammar allows raw control characters, where JSON has none, and so
+    leaves less for all others (`test_native_schema_vllm.py`)."""
+    properties = {**TICKET["properties"], "item": {"type": "string"}}
+    rules = [rule for rule in RULES if rule is None or "grammar" not in rule]
+    rules[rules.index({"json": TICKET})] = {"json": TICKET | {"properties": properties}}
+    made = sampled_scenarios(rules, 43)
+    theirs = run("vllm", made, "xgrammar")
+    check_sampled(made, run("mini_vllm", made, "native"), theirs)
