@@ -8,7 +8,7 @@ done before `max_tokens`. Each round has rules of its own (a property differs): 
 Bound requests of a round share their rule.
 
     compile ms      in the thread, of the round's one rule, once
-    first mask ms   from the call of `grammar_init` to the end of the first fill
+    first mask ms   compile, and the first fill, of rows that were never filled before
     fill us         a row of a step
     fill ms         all rows of a step
     step ms         a step: wall time of the round by its number of steps, of which the first is a prefill
@@ -68,18 +68,8 @@ class Stopwatch:
         self.compiles: list[float] = []
         self.fills: list[float] = []
         self.rows = 0
-        self.asked: float | None = None
-        self.first: float | None = None
         self._wrap(manager, compile_name, self._note_compile)
         self._wrap(manager, "grammar_bitmask", self._note_fill)
-        inner = manager.grammar_init
-
-        def grammar_init(request: Any) -> None:
-            if self.asked is None:
-                self.asked = time.perf_counter()
-            inner(request)
-
-        manager.grammar_init = grammar_init
 
     def _wrap(self, manager: Any, name: str, note: Callable[[float, Any], None]) -> None:
         inner = getattr(manager, name)
@@ -96,23 +86,20 @@ class Stopwatch:
         self.compiles.append(seconds)
 
     def _note_fill(self, seconds: float, made: Any) -> None:
-        if made is None:
-            return
-        if self.first is None and self.asked is not None:
-            self.first = time.perf_counter() - self.asked
-        self.fills.append(seconds)
-        self.rows += len(made)
+        if made is not None:
+            self.fills.append(seconds)
+            self.rows += len(made)
 
     def read(self) -> dict[str, Any]:
         """What was timed since the last reading."""
-        # Requests that arrive while one compiles wait for the same lock or cache: the first compiles.
+        # The others find what the first has compiled, or wait for it: the longest is that one.
+        compiled = max(self.compiles, default=None)
         found = {
-            "compile": max(self.compiles, default=None), "first": self.first,
+            "compile": compiled, "first": None if compiled is None else compiled + self.fills[0],
             "fill": sum(self.fills) / len(self.fills) if self.fills else None,
             "row": sum(self.fills) / self.rows if self.rows else None,
         }  # fmt: skip
         self.compiles, self.fills, self.rows = [], [], 0
-        self.asked = self.first = None
         return found
 
 

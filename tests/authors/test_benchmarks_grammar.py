@@ -24,7 +24,7 @@ def test_a_round_has_a_rule_of_its_own_which_no_answer_ends() -> None:
     assert outputs[0].outputs[0].finish_reason == "length"
     assert outputs[0].outputs[0].text.startswith("[")
     read = watch.read()
-    assert 0 < read["row"] == read["fill"] < read["first"]
+    assert 0 < read["row"] == read["fill"]
     assert 0 < read["compile"] < read["first"]
     assert watch.read() == {"compile": None, "first": None, "fill": None, "row": None}
 
