@@ -192,7 +192,7 @@ def test_vllms_scheduler_stands_beside_ours(page: Page, vllms: str) -> None:
     names = page.js("return [...document.querySelectorAll('.fold')].map((f) => f.textContent)")
     assert any("encoder_inputs_to_schedule" in name for name in names)
     assert any("more functions of Scheduler" in name for name in names)
-    assert "structured output" in page.text(".theirs .note ~ .note")
+    assert "KV connectors" in page.text(".theirs .note ~ .note")
 
 
 def test_they_scroll_together(page: Page, vllms: str) -> None:

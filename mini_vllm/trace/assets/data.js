@@ -133,8 +133,10 @@ function arranged(data) {
     const id = requests[r].request_id;
     return Object.hasOwn(steps[s].why, id) ? steps[s].why[id] : null;
   };
-  const waits = (r, s) => ownReason(r, s)
-    ?? (r === rows[s].waiting[0] ? steps[s].why_waiting : steps[s].why_behind);
+  const waits = (r, s) => { // a victim's own reason is why it was preempted
+    if (steps[s].skipped.includes(requests[r].request_id)) return ownReason(r, s);
+    return r === rows[s].waiting[0] ? steps[s].why_waiting : steps[s].why_behind;
+  };
   const reason = (r, s) => // of a request that got no tokens
     ownReason(r, s) ?? (rows[s].waiting.includes(r) ? waits(r, s) : "");
   const timed = steps.some((s) => s.schedule_time + s.execute_time + s.update_time > 0);
