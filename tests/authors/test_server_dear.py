@@ -79,8 +79,9 @@ DEAR: dict[str, tuple[str, Callable[[], dict[str, Any]], int, str]] = {
     "30,000 parts": (
         CHAT, lambda: ASKED | {"messages": [
             {"role": "user", "content": [{"type": "text", "text": "x"}] * 30_000}]}, 400, "maximum context"),
-    "60,000 tools": (
-        CHAT, lambda: ASKED | {"tool_choice": "none", "tools": [{"type": "function"}] * 60_000}, 200, ""),
+    "23,000 tools": (
+        CHAT, lambda: ASKED | {"tool_choice": "none", "tools": [
+            {"type": "function", "function": {"name": "f"}}] * 23_000}, 200, ""),
     "xargs of 900,000": (CHAT, lambda: ASKED | {"vllm_xargs": {"a": [1.5] * 900_000}}, 400, "65536"),
     "xargs of 65,536": (CHAT, lambda: ASKED | {"vllm_xargs": numbered(65_536, 1)}, 400, "at most 1024"),
     "a model of 8 MB": (TEXT, lambda: PROMPT | {"model": "x" * 8_000_000}, 404, "does not exist"),
