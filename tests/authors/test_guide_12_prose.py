@@ -78,6 +78,13 @@ def test_what_backends_make_of_the_official_suite() -> None:
         assert words.format(enforced=kinds["enforced"], passed=passed) in GUIDE
 
 
+def test_measured_shares() -> None:
+    rows = json.loads((ROOT / "benchmarks/results/grammar.json").read_text("utf-8"))["rows"]
+    share = {(row["engine"], row["backend"], row["bound"]): row["/ free"] for row in rows}
+    ours, theirs = share["mini_vllm", "xgrammar", 64], share["vLLM", "xgrammar", 64]
+    assert f"`mini_vllm` runs at {ours:.2f} of its speed without rules and vLLM at {theirs:.2f}" in GUIDE
+
+
 @pytest.mark.vllm
 @pytest.mark.parametrize(
     ("schema", "broken", "xgrammar", "guidance"),
