@@ -82,7 +82,10 @@ def test_measured_shares() -> None:
     rows = json.loads((ROOT / "benchmarks/results/grammar.json").read_text("utf-8"))["rows"]
     share = {(row["engine"], row["backend"], row["bound"]): row["/ free"] for row in rows}
     ours, theirs = share["mini_vllm", "xgrammar", 64], share["vLLM", "xgrammar", 64]
-    assert f"`mini_vllm` runs at {ours:.2f} of its speed without rules and vLLM at {theirs:.2f}" in GUIDE
+    assert (
+        f"`mini_vllm` runs at {ours:.2f} of its speed without rules and vLLM at {theirs:.2f}"
+        in GUIDE
+    )
 
 
 @pytest.mark.vllm
