@@ -68,7 +68,7 @@ def test_the_index_holds_facts_and_no_source() -> None:
     rows = INDEX.read_text(encoding="utf-8").splitlines()
     assert not [row for row in rows if not shape.fullmatch(row)][:5]
     assert sum(row.startswith("#") for row in rows) == 3
-    assert INDEX.stat().st_size < 200_000, "it holds more than what is cited"
+    assert INDEX.stat().st_size < 240_000, "it holds more than what is cited"
 
 
 SHARES = {"00-": 0.10, "01-": 0.15}
