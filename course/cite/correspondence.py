@@ -139,7 +139,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "execute_model(scheduler_output)", "execute_model"),
         Pair("sample", f"{_CORE} EngineCore._step",
              "`vllm/v1/engine/core.py:448 in EngineCore.step`",
-             "self.model_executor.sample_tokens(grammar_output)", "sample_tokens"),
+             "self.model_executor.sample_tokens(rows)", "sample_tokens"),
         Pair("update", f"{_CORE} EngineCore._step",
              "`vllm/v1/engine/core.py:453 in EngineCore.step`",
              "update_from_output(scheduler_output", "update_from_output"),

@@ -41,7 +41,7 @@ _TEXT = """\
 
 <!-- Written by `python -m course.conformance --write`. -->
 
-vLLM 0.22.1 comes with unit tests, and nobody here wrote them. `python -m course.conformance` runs {files}
+vLLM 0.22.1 comes with unit tests, written by its own authors. `python -m course.conformance` runs {files}
 files of them twice: on vLLM, and with its classes exchanged for `mini_vllm`'s behind an adapter that
 translates names and decides nothing. vLLM passes {total} tests on a CPU. Of these {entered} enter the
 engine: **{passes} pass**, {lacks} ask for a feature that it lacks, and {differs}. The other {outside} test

@@ -207,9 +207,8 @@ class EngineCore:
         t0 = time.perf_counter()
         scheduler_output = self.scheduler.schedule()
         t1 = time.perf_counter()
-        model_output, grammar_output = self._execute_model(scheduler_output)
-        if model_output is None:
-            model_output = self.model_executor.sample_tokens(grammar_output)
+        result, rows = self._execute_model(scheduler_output)
+        model_output = self.model_executor.sample_tokens(rows) if result is None else result
         t2 = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
         if self.use_spec_decode:

@@ -1,4 +1,4 @@
-"""A thousand rules that nobody would write, posted beside a neighbour, with each backend; and dear ones.
+"""A thousand odd rules, posted beside a neighbour, with each backend; and dear ones.
 
 Every answer is a 200, or a 400 that names field and rule. The neighbour's tokens are those that it has alone;
 `/health` answers meanwhile, in the measure of `test_server_dear.py`.
@@ -132,7 +132,7 @@ def properties(count: int, value: Any) -> dict[str, Any]:
 
 
 SLOW_PATTERN = {"type": "string", "pattern": "^(.{0,1000}x){10}$"}
-# Within the limits, or past them; what each backend does is its affair, as long as nobody else notices.
+# Within the limits, or past them; what each backend does is its affair, as long as no other request notices.
 DEAR: dict[str, Callable[[], dict[str, Any]]] = {
     "31 objects in each other": lambda: {"json": nested(31, 0)},
     "31 objects of 50 properties": lambda: {"json": nested(31, 50)},

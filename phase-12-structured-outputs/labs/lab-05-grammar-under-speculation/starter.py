@@ -146,7 +146,7 @@ def fill_rows(grammar: Grammar, drafts: Sequence[int], bitmask: NDArray[np.int32
 def accept(
     grammar: Grammar, drafts: Sequence[int], chosen: Sequence[int], end: int, most: int
 ) -> list[int]:
-    """What a step brings a bound request. Its grammar moves on by exactly that.
+    """What a bound request gets from a step. Its grammar moves on by exactly that.
 
     Verification is greedy: the request gets the chosen tokens one by one, and the first that is not the draft
     in its place is the last. If all drafts were chosen, it gets the token after them too. It gets nothing

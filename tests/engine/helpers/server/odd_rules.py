@@ -1,4 +1,4 @@
-"""Rules that nobody would write, drawn from a seed, as fields of a request."""
+"""Odd rules, drawn from a seed, as fields of a request."""
 
 from __future__ import annotations
 
